@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * blockdev.h - what a copy needs of an end point: an asynchronous ops table.
+ *
+ * Units      bytes, uint64_t.
+ * Ownership  a request (struct dev_io) is its submitter's memory and is
+ *            untouchable from submission to `done`. Buffers are the
+ *            submitter's; they stay valid until `done`.
+ * Threads    a blockdev belongs to one loop; calls and `done` on its thread.
+ *            `done` may come before the submitting call returns.
+ * Errors     0 or -errno; a short read inside the size is -EIO.
+ */
+#ifndef NBDFS_BLOCKDEV_H
+#define NBDFS_BLOCKDEV_H
+
+#include "engine.h"
+
+struct blockdev;
+
+struct dev_io {
+	void (*done)(struct dev_io *io, int error);
+	struct blockdev *dev;		/* set by blockdev_*() */
+	uint64_t offset, len;
+	uint8_t *data;			/* read: filled; write: sent */
+	struct buf *buf;		/* holds data, or NULL */
+	unsigned flags;			/* DEV_* below */
+	/* results of extents() */
+	uint64_t run;			/* length of the run at offset */
+	bool zero, hole;
+	/* read from a pipe: bytes got; 0 is the end */
+	uint64_t got;
+	/* the device's own */
+	union {
+		struct image_op op;
+		struct image_read read;
+		struct image_write write;
+		struct image_zero zero;
+		struct image_extent extent;
+		struct image_sync sync;
+		struct work work;
+		struct loop_task task;
+		void *ptr;
+	} u;
+	/* the submitter's */
+	void *user;
+};
+
+enum {
+	DEV_ALLOCATE = 1,		/* zero(): keep or make space */
+};
+
+enum {
+	DEV_CAN_READ = 1,
+	DEV_CAN_WRITE = 2,
+	DEV_CAN_EXTENTS = 4,		/* extents() tells holes */
+	DEV_CAN_ZERO = 8,		/* zero() beats writing zeroes */
+	DEV_CAN_SEEK = 16,		/* else: in order, each byte once */
+	DEV_IS_ZERO = 32,		/* destination known to read as zero */
+};
+
+/* Each entry says what the caller does without it. */
+struct blockdev_ops {
+	/* Reads all of [offset, offset + len), inside the size. On a pipe: up
+	 * to len bytes, offset is only for messages. NULL: no source. */
+	void (*read)(struct blockdev *dev, struct dev_io *io);
+	/* Writes all bytes. NULL: no destination. */
+	void (*write)(struct blockdev *dev, struct dev_io *io);
+	/* Makes the range read as zero by the best way there is, whatever it
+	 * takes; never leaves old data. NULL: the caller writes zeroes. */
+	void (*zero)(struct blockdev *dev, struct dev_io *io);
+	/* Kind and length of the run at io->offset, at most io->len bytes.
+	 * NULL or an error: the caller takes all for data. */
+	void (*extents)(struct blockdev *dev, struct dev_io *io);
+	/* All that was written is on stable storage. NULL: nothing to do. */
+	void (*flush)(struct blockdev *dev, struct dev_io *io);
+	/* Frees the device. No request is outstanding. */
+	void (*close)(struct blockdev *dev);
+};
+
+struct blockdev {
+	const struct blockdev_ops *ops;
+	const char *name;		/* for messages; the device's */
+	uint64_t size;			/* UINT64_MAX: not known (pipe) */
+	unsigned caps;			/* DEV_CAN_* */
+	uint32_t preferred;		/* request size that suits; 0: any */
+	uint32_t align;			/* offsets and lengths that suit; >= 1 */
+	unsigned depth;			/* requests that can be in flight */
+};
+
+/* An export; the handle stays the caller's. Writes wait for the server
+ * (WRITE_DIRECT); queued data and pending zeroes of the image are seen. */
+struct blockdev *dev_image_new(struct handle *h, struct error *err);
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * util.h - small arithmetic that must not overflow.
+ *
+ * Units bytes; pure functions; no errors.
+ */
+#ifndef NBDFS_UTIL_H
+#define NBDFS_UTIL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KiB ((uint64_t)1 << 10)
+#define MiB ((uint64_t)1 << 20)
+#define GiB ((uint64_t)1 << 30)
+
+#define NS_PER_MS ((uint64_t)1000000)
+#define NS_PER_S ((uint64_t)1000000000)
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+#define container_of(ptr, type, member) \
+	((type *)((char *)(ptr) - offsetof(type, member)))
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* `align` is a power of two. */
+static inline uint64_t align_down(uint64_t x, uint64_t align)
+{
+	return x & ~(align - 1);
+}
+
+/* Saturates at the largest multiple of align. */
+static inline uint64_t align_up(uint64_t x, uint64_t align)
+{
+	uint64_t top = ~(align - 1);
+
+	return x > top ? top : (x + align - 1) & ~(align - 1);
+}
+
+static inline bool is_pow2(uint64_t x)
+{
+	return x != 0 && (x & (x - 1)) == 0;
+}
+
+/* True if [offset, offset + len) lies inside [0, size). */
+static inline bool range_inside(uint64_t offset, uint64_t len, uint64_t size)
+{
+	return offset <= size && len <= size - offset;
+}
+
+/* Parses a size: digits and an optional K, M, G, T, P, E (powers of 1024,
+ * either case). 0, or -EINVAL, or -ERANGE. */
+int parse_size(const char *text, uint64_t *size);
+/* Parses a decimal number in [min, max]. 0, -EINVAL or -ERANGE. */
+int parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *n);
+/* "1.5 GiB" into buf (at least 16 bytes); returns buf. */
+char *format_size(uint64_t size, char *buf, size_t buflen);
+
+#endif
