@@ -54,7 +54,7 @@ struct log {
 void log_msg(const struct log *log, enum log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void log_vmsg(const struct log *log, enum log_level level, const char *fmt,
-	      va_list ap);
+	      va_list ap) __attribute__((format(printf, 3, 0)));
 
 /* ----------------------------------------------------------------- loop */
 
@@ -139,12 +139,13 @@ struct buf {
 	size_t size;			/* usable bytes at data */
 	unsigned refs;
 	struct pool *pool;
-	SLIST_ENTRY(buf) link;		/* pool's */
+	LIST_ENTRY(buf) link;		/* pool's: free ones of one class */
+	TAILQ_ENTRY(buf) age;		/* pool's: all free ones */
 };
 
 struct pool;
 
-/* Keeps at most `idle` bytes of free buffers for reuse. */
+/* Keeps at most `idle` bytes of free buffers for reuse, the ones used last. */
 struct pool *pool_new(uint64_t idle);
 void pool_free(struct pool *pool);	/* all buffers must be back */
 /* A buffer of at least `size` bytes, refs 1; NULL without memory. Sizes are

@@ -65,5 +65,8 @@ int parse_size(const char *text, uint64_t *size);
 int parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *n);
 /* "1.5 GiB" into buf (at least 16 bytes); returns buf. */
 char *format_size(uint64_t size, char *buf, size_t buflen);
+/* The length (1 to 4) of the well-formed UTF-8 sequence at text, of which
+ * `avail` bytes may be looked at; 0 where there is none. */
+size_t utf8_len(const char *text, size_t avail);
 
 #endif
