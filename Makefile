@@ -108,6 +108,7 @@ engine_src := $(filter-out %_main.c,$(wildcard engine/*.c))
 fs_src := $(wildcard fs/*.c)
 unit_src := $(wildcard tests/unit/check_*.c)
 helper_src := $(wildcard tests/helpers/*.c)
+fsrandom_src := $(wildcard tests/fsrandom/*.c)
 fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 integration := $(sort $(wildcard tests/t/*.t))
 
@@ -117,6 +118,7 @@ fs_obj := $(call objects,$(fs_src))
 copy_obj := $(call objects,$(wildcard engine/copy_main.c))
 unit_obj := $(call objects,$(unit_src))
 helper_obj := $(call objects,$(helper_src))
+fsrandom_obj := $(call objects,$(fsrandom_src))
 fuzz_obj := $(call objects,$(fuzz_src))
 
 libengine := $(BUILD)/libengine.a
@@ -127,6 +129,7 @@ program_files := $(addprefix $(BUILD)/,$(programs))
 unit_fs := $(patsubst %.o,%,$(filter $(BUILD)/tests/unit/check_fs_%,$(unit_obj)))
 unit_engine := $(filter-out $(unit_fs),$(patsubst %.o,%,$(unit_obj)))
 units := $(unit_engine) $(unit_fs)
+fsrandom := $(if $(fsrandom_src),$(BUILD)/tests/helpers/fsrandom)
 helpers := $(patsubst %.o,%,$(helper_obj))
 fuzzers := $(patsubst %.o,%,$(fuzz_obj))
 
@@ -143,7 +146,7 @@ links := $(if $(filter build/release,$(BUILD)),$(programs))
 
 all: programs
 programs: $(program_files) $(links) $(if $(programs),,$(libengine))
-test-programs: programs $(units) $(helpers)
+test-programs: programs $(units) $(helpers) $(fsrandom)
 
 # --------------------------------------------------------------------- rules
 
@@ -183,6 +186,8 @@ $(BUILD)/tests/unit/%.o: tests/unit/%.c $(BUILD)/flags
 	$(call compile,-Iengine $(nbd_cflags) $(check_cflags))
 $(BUILD)/tests/helpers/%.o: tests/helpers/%.c $(BUILD)/flags
 	$(call compile,-Iengine)
+$(BUILD)/tests/fsrandom/%.o: tests/fsrandom/%.c $(BUILD)/flags
+	$(call compile)
 $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(BUILD)/flags
 	$(call compile,-Iengine $(nbd_cflags))
 
@@ -201,6 +206,8 @@ $(unit_fs): %: %.o $(filter-out %/main.o,$(fs_obj)) $(libengine)
 	$(call link,$(check_libs) $(fuse_libs) $(nbd_libs))
 $(helpers): %: %.o
 	$(call link)
+$(fsrandom): $(fsrandom_obj)
+	$(call link)
 $(fuzzers): %: %.o $(libengine)
 	$(call link,-fsanitize=fuzzer $(nbd_libs))
 
@@ -208,7 +215,7 @@ $(links): %: $(BUILD)/%
 	@ln -sf $< $@
 
 -include $(patsubst %.o,%.d,$(engine_obj) $(fs_obj) $(copy_obj) $(unit_obj) \
-	$(helper_obj) $(fuzz_obj))
+	$(helper_obj) $(fsrandom_obj) $(fuzz_obj))
 
 # --------------------------------------------------------------------- tests
 
