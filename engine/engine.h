@@ -79,10 +79,12 @@ struct loop_watch {
 	uint32_t events;		/* loop's: what is asked for now */
 };
 
+/* EPOLLERR and EPOLLHUP are always reported, asked for or not. */
 int loop_watch_add(struct loop *loop, struct loop_watch *w, uint32_t events);
 /* Changes what is asked for; costs nothing when it is the same. */
 int loop_watch_set(struct loop *loop, struct loop_watch *w, uint32_t events);
-/* After this returns, w->ready is not called any more. */
+/* After this returns, w->ready is not called any more. To be called before
+ * the descriptor is closed. */
 void loop_watch_del(struct loop *loop, struct loop_watch *w);
 
 /* A one-shot timer. Embed it, zeroed; fill fire. */
@@ -93,7 +95,8 @@ struct loop_timer {
 	bool armed;			/* loop's; others may read */
 };
 
-/* (Re)arms: fires once, `delay` ns from now. */
+/* (Re)arms: fires once, `delay` ns from now or a little later, never from
+ * inside this call. Cancelling a timer that is not armed does nothing. */
 void loop_timer_set(struct loop *loop, struct loop_timer *t, uint64_t delay);
 void loop_timer_cancel(struct loop *loop, struct loop_timer *t);
 
@@ -109,6 +112,9 @@ struct loop_task {
 void loop_defer(struct loop *loop, struct loop_task *task);
 /* The same from any thread. The task must not be queued already. */
 void loop_post(struct loop *loop, struct loop_task *task);
+/* After this returns the task does not run unless it is queued again. Loop
+ * thread only; for both kinds. Cost: the number of queued tasks. */
+void loop_task_cancel(struct loop *loop, struct loop_task *task);
 
 /* Helper threads for what may block (name look-up, connecting, nbd_close,
  * local files, FUSE invalidation). Threads are started when needed, `max` at
@@ -118,16 +124,14 @@ struct workers;
 struct work {
 	void (*fn)(struct work *w);	/* runs on a helper thread */
 	void (*done)(struct work *w);	/* then, on the loop's thread */
-	struct loop_task task;		/* workers' */
 	STAILQ_ENTRY(work) link;	/* workers' */
-	struct workers *owner;		/* workers' */
 };
 
 struct workers *workers_new(struct loop *loop, unsigned max);
 /* Loop thread only. Never fails: waits for a thread if none can be made. */
 void workers_run(struct workers *workers, struct work *w);
 /* Waits for what runs; what has not begun is dropped, and a `done` that the
- * loop has not delivered yet is dropped too. */
+ * loop has not delivered yet is dropped too. Not from inside a `done`. */
 void workers_free(struct workers *workers);
 
 /* -------------------------------------------------------------- buffers */
@@ -248,7 +252,6 @@ const char *image_export(const struct image *img); /* the export name */
 const char *image_description(const struct image *img); /* "" if none */
 uint64_t image_size(const struct image *img);
 bool image_read_only(const struct image *img);
-/* True when writes must wait for an earlier failure to be reported. */
 /* For stat: 512-byte blocks, by the rule for st_blocks: never waits. */
 uint64_t image_blocks(const struct image *img);
 
@@ -316,13 +319,13 @@ struct image_op {
 	struct handle *h;
 	/* image's own */
 	struct image *img;
-	TAILQ_ENTRY(image_op) link;
+	TAILQ_ENTRY(image_op) link;	/* of the list it waits on, */
+	struct op_list *on;		/* this one; NULL: on none */
 	struct loop_task task;
 	uint8_t kind, state;
-	bool cancelled;
-	unsigned pending;
 	int error;
 };
+TAILQ_HEAD(op_list, image_op);
 
 /* Ends a request early: `done` is called soon with -EINTR, unless it has been
  * or is being called with another result. Work that was sent goes on without
@@ -345,13 +348,18 @@ struct image_read {
 	/* image's own */
 	struct read_piece {
 		struct image_read *rd;
-		struct chunk *chunk;	/* what is waited for */
-		struct buf *buf;	/* what iov points into */
-		uint32_t at, len;	/* in the result */
+		struct chunk *chunk;	/* what is waited for, or NULL */
+		struct buf *buf;	/* what iov points into, or NULL */
 		uint64_t offset;	/* in the image */
+		uint32_t len;
 		TAILQ_ENTRY(read_piece) link;
 	} piece[READ_MAX_IOV];
 	int npieces;
+	unsigned pending;		/* pieces that wait for a chunk */
+	uint64_t pos;			/* up to here, pieces exist */
+	struct buf *own;		/* gathers where pieces are too many */
+	bool no_status;			/* do not wait for block status */
+	bool stepping;
 };
 void image_read(struct image_read *rd);
 void image_read_release(struct image_read *rd);
@@ -373,9 +381,24 @@ struct image_write {
 	const uint8_t *data;
 	struct buf *buf;
 	/* image's own */
-	uint64_t seq;
+	struct wop *wop;
 };
 void image_write(struct image_write *w);
+
+enum {
+	SYNC_DRAIN = 0,		/* queued writes and zeroes sent, answered */
+	SYNC_FLUSH = 1,		/* and NBD FLUSH, if anything needs one */
+	SYNC_NO_ZEROES = 2,	/* leave pending zeroes pending */
+};
+
+/* Writes out. `error` is that of this drain or flush itself; the deferred
+ * error is asked for separately. */
+struct image_sync {
+	struct image_op op;
+	unsigned flags;
+	uint64_t epoch;			/* image's own */
+};
+void image_sync(struct image_sync *s);
 
 enum {
 	ZERO_NO_HOLE = 1,	/* keep the space (WRITE_ZEROES with NO_HOLE) */
@@ -389,6 +412,7 @@ struct image_zero {
 	struct image_op op;
 	uint64_t offset, len;
 	unsigned flags;
+	struct image_sync sync;		/* image's own */
 };
 void image_zero(struct image_zero *z);
 
@@ -402,6 +426,7 @@ struct image_seek {
 	uint64_t result;
 	/* image's own */
 	uint64_t pos, began;
+	unsigned asked;
 };
 void image_seek(struct image_seek *s);
 
@@ -415,24 +440,9 @@ struct image_extent {
 	bool strict;
 	uint64_t len;
 	bool zero, hole;
-	uint64_t began;			/* image's own */
+	unsigned asked;			/* image's own */
 };
 void image_extent(struct image_extent *x);
-
-enum {
-	SYNC_DRAIN = 0,		/* queued writes and zeroes sent, answered */
-	SYNC_FLUSH = 1,		/* and NBD FLUSH, if anything needs one */
-	SYNC_NO_ZEROES = 2,	/* leave pending zeroes pending */
-};
-
-/* Writes out. `error` is that of this drain or flush itself; the deferred
- * error is asked for separately. */
-struct image_sync {
-	struct image_op op;
-	unsigned flags;
-	uint64_t seq;			/* image's own */
-};
-void image_sync(struct image_sync *s);
 
 /* ----------------------------------------------------------- copying */
 /* See blockdev.h and copy.h for the copy job. */
