@@ -30,9 +30,10 @@ struct opt {
 	enum opt_kind kind;
 	const char *arg;	/* "SIZE", "N", ... for help; NULL: no value */
 	const char *choices;	/* OPT_CHOICE */
-	uint64_t min, max;	/* OPT_SIZE, OPT_NUMBER, OPT_SECONDS (ms) */
+	uint64_t min, max;	/* OPT_SIZE, OPT_NUMBER, OPT_SECONDS (ms);
+				 * max 0: no upper bound */
 	const char *deflt;	/* default as shown to people; NULL: none */
-	const char *help;	/* one short line */
+	const char *help;	/* one short line; NULL: a hidden option */
 	const char *alias;	/* another long name, or NULL */
 	const char *files;	/* completion hint: "file", "dir" or NULL */
 };
@@ -40,13 +41,13 @@ struct opt {
 /* A value as parsed: number for sizes, numbers, ms, choices, flags (1). */
 struct opt_value {
 	const struct opt *opt;
-	const char *text;	/* NULL where none was given */
+	const char *text;	/* as given; NULL where none was */
 	uint64_t number;
 };
 
 struct opt_parser {
 	const struct opt *table;	/* ends with name == NULL */
-	/* Called for each option in order. */
+	/* Called for each option in order; an error of it ends the parsing. */
 	int (*set)(void *arg, const struct opt_value *v, struct error *err);
 	void *arg;
 };
@@ -64,19 +65,24 @@ struct operands {
 	char **mem;		/* opts_free_operands() frees it */
 };
 
-/* Options may follow operands; "--" ends options. getopt_long underneath. */
+/* Options may follow operands; "--" ends options. getopt_long underneath:
+ * long names may be shortened as far as they stay unique. On an error there
+ * is nothing to free. */
 int opts_parse(const struct opt_parser *p, int argc, char **argv,
 	       struct operands *ops, struct error *err);
 void opts_free_operands(struct operands *ops);
-/* Checks and converts one value, as for -o name=value. */
+/* Checks and converts one value, as for -o name=value; text NULL: the name
+ * stood alone. */
 int opts_value(const struct opt *o, const char *text, struct opt_value *v,
 	       struct error *err);
+/* By long name or alias, exactly; NULL if there is none. */
 const struct opt *opts_find(const struct opt *table, const char *name,
 			    size_t len);
 /* The list of options for --help. */
 void opts_print_help(const struct opt *table, FILE *out);
-/* One option a line, tab-separated: for completion and tests (the hidden
- * option --dump-options of each program). */
+/* One option a line: long name, letter, kind, argument, choices, default,
+ * completion hint, alias, help; tab-separated, "-" where there is nothing. For
+ * completion and tests (the hidden option --dump-options of each program). */
 void opts_dump(const struct opt *table, FILE *out);
 
 #endif

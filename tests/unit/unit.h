@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#define UNIT_TIMEOUT_S 120
+#define UNIT_TIMEOUT_S 60
 
 struct unit_case {
 	const TTest *test;
@@ -29,7 +29,8 @@ static inline int unit_main(const char *name, const struct unit_case *cases,
 	size_t i;
 	int failed;
 
-	tcase_set_timeout(tcase, UNIT_TIMEOUT_S);
+	if (!getenv("CK_DEFAULT_TIMEOUT"))
+		tcase_set_timeout(tcase, UNIT_TIMEOUT_S);
 	for (i = 0; i < count; i++) {
 		int rounds = cases[i].rounds > 1 ? cases[i].rounds : 1;
 
@@ -37,7 +38,7 @@ static inline int unit_main(const char *name, const struct unit_case *cases,
 	}
 	suite_add_tcase(suite, tcase);
 	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
+	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
