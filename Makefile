@@ -57,7 +57,8 @@ endif
 warnings := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes \
 	-Wold-style-definition -Wmissing-declarations -Wredundant-decls \
 	-Wpointer-arith -Wwrite-strings -Wvla -Wundef -Wformat \
-	-Wformat-security -Wimplicit-fallthrough -Wdate-time
+	-Wformat-security -Wimplicit-fallthrough -Wdate-time \
+	-Werror=implicit-function-declaration
 
 ifeq ($(DEVELOPER),1)
 warnings += -Werror -Walloca -Wdouble-promotion -Wcast-qual \
@@ -160,7 +161,7 @@ endef
 $(BUILD)/flags: FORCE
 	$(call stamp,$(CC) $(base_cflags) $(CPPFLAGS) $(CFLAGS))
 $(BUILD)/files: FORCE
-	$(call stamp,$(engine_src) $(fs_src) $(base_ldflags) $(LDFLAGS))
+	$(call stamp,$(engine_src) $(fs_src) $(fsrandom_src) $(base_ldflags) $(LDFLAGS))
 
 define compile
 	$(say) CC $<
@@ -206,7 +207,7 @@ $(unit_fs): %: %.o $(filter-out %/main.o,$(fs_obj)) $(libengine)
 	$(call link,$(check_libs) $(fuse_libs) $(nbd_libs))
 $(helpers): %: %.o
 	$(call link)
-$(fsrandom): $(fsrandom_obj)
+$(fsrandom): $(fsrandom_obj) $(BUILD)/files
 	$(call link)
 $(fuzzers): %: %.o $(libengine)
 	$(call link,-fsanitize=fuzzer $(nbd_libs))
