@@ -317,6 +317,7 @@ bool handle_wrote(const struct handle *h);
 struct image_op {
 	void (*done)(struct image_op *op, int error);
 	struct handle *h;
+	void *user;			/* the caller's */
 	/* image's own */
 	struct image *img;
 	TAILQ_ENTRY(image_op) link;	/* of the list it waits on, */
@@ -337,7 +338,9 @@ void image_cancel(struct image_op *op);
 /* Read [offset, offset + len), which must lie inside the image.
  * dst == NULL: the result is iov[0..niov), pieces of shared buffers in order,
  * that stay valid until image_read_release(), which the caller owes after
- * `done` with error 0. dst != NULL: the bytes are put there. */
+ * `done` with error 0; where a later part could not be read, len is lowered
+ * to the good bytes before it. dst != NULL: all bytes are put there, or it is
+ * an error. The handle must not be closed from inside `done`. */
 struct image_read {
 	struct image_op op;
 	uint64_t offset;
@@ -358,11 +361,30 @@ struct image_read {
 	unsigned pending;		/* pieces that wait for a chunk */
 	uint64_t pos;			/* up to here, pieces exist */
 	struct buf *own;		/* gathers where pieces are too many */
-	bool no_status;			/* do not wait for block status */
+	unsigned asked;			/* waits for block status, at pos */
 	bool stepping;
+	bool exact;			/* a part of it is an error */
+	int failed;			/* an error; then the first bad byte */
+	uint64_t bad;
 };
 void image_read(struct image_read *rd);
 void image_read_release(struct image_read *rd);
+
+enum {
+	SYNC_DRAIN = 0,		/* queued writes and zeroes sent, answered */
+	SYNC_FLUSH = 1,		/* and NBD FLUSH, if anything needs one */
+	SYNC_NO_ZEROES = 2,	/* leave pending zeroes pending */
+};
+
+/* Writes out. `error` is that of this drain or flush itself; the deferred
+ * error is asked for separately. */
+struct image_sync {
+	struct image_op op;
+	unsigned flags;
+	uint64_t epoch;			/* image's own */
+	struct flush *flush;		/* image's own */
+};
+void image_sync(struct image_sync *s);
 
 enum {
 	WRITE_DIRECT = 1,	/* reply only after the server has answered */
@@ -382,23 +404,10 @@ struct image_write {
 	struct buf *buf;
 	/* image's own */
 	struct wop *wop;
+	bool own;			/* buf is a copy of ours */
+	struct image_sync sync;
 };
 void image_write(struct image_write *w);
-
-enum {
-	SYNC_DRAIN = 0,		/* queued writes and zeroes sent, answered */
-	SYNC_FLUSH = 1,		/* and NBD FLUSH, if anything needs one */
-	SYNC_NO_ZEROES = 2,	/* leave pending zeroes pending */
-};
-
-/* Writes out. `error` is that of this drain or flush itself; the deferred
- * error is asked for separately. */
-struct image_sync {
-	struct image_op op;
-	unsigned flags;
-	uint64_t epoch;			/* image's own */
-};
-void image_sync(struct image_sync *s);
 
 enum {
 	ZERO_NO_HOLE = 1,	/* keep the space (WRITE_ZEROES with NO_HOLE) */

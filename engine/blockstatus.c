@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * blockstatus.c - the clean layer: asking for block status, SEEK_DATA and
+ * SEEK_HOLE, the scan that lets stat tell the truth.
+ *
+ * Only ZERO makes a hole. What is not known is data, except that it is asked
+ * first. An answer is not applied where a change was under way when the
+ * question was sent, or began since.
+ */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "image_int.h"
+#include "util.h"
+
+#define SCAN_REQUESTS 1024
+#define SEEK_BUDGET (2 * NS_PER_S)
+#define ASK_TRIES 3		/* then it counts as data */
+
+static uint32_t stamp_now(const struct image *img)
+{
+	return (uint32_t)(image_now(img) / NS_PER_MS) & EXTENT_STAMP_MASK;
+}
+
+/* -------------------------------------------------------------- asking */
+
+static bool covers(const struct question *q, uint64_t pos)
+{
+	return q->busy && pos >= q->req.offset &&
+	       pos - q->req.offset < q->req.len;
+}
+
+static void taint(struct question *q, uint64_t start, uint64_t end)
+{
+	uint64_t q_end = q->req.offset + q->req.len;
+
+	if (start >= q_end || end <= q->req.offset)
+		return;
+	if (q->taint_lo == q->taint_hi) {
+		q->taint_lo = start;
+		q->taint_hi = end;
+	} else {
+		q->taint_lo = min_u64(q->taint_lo, start);
+		q->taint_hi = max_u64(q->taint_hi, end);
+	}
+}
+
+void status_taint(struct image *img, uint64_t start, uint64_t end)
+{
+	for (unsigned i = 0; i < QUESTIONS; i++)
+		if (img->question[i].busy)
+			taint(&img->question[i], start, end);
+}
+
+/* What is in flight now may or may not be in the answer. */
+static void taint_by_flight(struct question *q)
+{
+	struct tree_node *n = tree_floor(&q->img->flight, q->req.offset);
+
+	if (!n)
+		n = tree_first(&q->img->flight);
+	for (; n; n = tree_next(n)) {
+		struct wop *w = container_of(n, struct wop, node);
+
+		taint(q, n->key, w->end);
+	}
+}
+
+static void apply(struct question *q, uint64_t start, uint64_t end,
+		  enum extent_state state)
+{
+	struct image *img = q->img;
+	uint32_t stamp = state == EXTENT_DATA ? 0 : q->stamp;
+	uint64_t lo = q->taint_lo, hi = q->taint_hi;
+
+	if (lo == hi || end <= lo || start >= hi) {
+		extent_set(img->clean, start, end, state, stamp);
+		return;
+	}
+	if (start < lo)
+		extent_set(img->clean, start, lo, state, stamp);
+	if (end > hi)
+		extent_set(img->clean, hi, end, state, stamp);
+}
+
+static void on_extent(struct req *r, uint64_t start, uint64_t end, bool zero,
+		      bool hole)
+{
+	struct question *q = container_of(r, struct question, req);
+
+	/* An answer may be longer than the question, but changes beyond it
+	 * have not tainted it. */
+	end = min_u64(end, r->offset + r->len);
+	if (start >= end)
+		return;
+	if (!zero || end - start < engine_config(q->img->e)->min_hole)
+		apply(q, start, end, EXTENT_DATA);
+	else
+		apply(q, start, end, hole ? EXTENT_HOLE : EXTENT_ZERO);
+}
+
+static uint64_t op_pos(const struct image_op *op)
+{
+	if (op->kind == OP_READ)
+		return container_of(op, struct image_read, op)->pos;
+	if (op->kind == OP_SEEK)
+		return container_of(op, struct image_seek, op)->pos;
+	return container_of(op, struct image_extent, op)->offset;
+}
+
+static void smooth(uint64_t *avg, uint64_t sample)
+{
+	*avg = *avg ? (*avg * 7 + sample) / 8 : sample;
+}
+
+static void remember_blocks(struct image *img)
+{
+	if (extent_bytes(img->clean, EXTENT_UNKNOWN) != 0)
+		return;
+	img->blocks = max_u64(1, extent_bytes(img->clean, EXTENT_DATA) / 512);
+	img->blocks_known = true;
+}
+
+static void on_answer(struct req *r, int error)
+{
+	struct question *q = container_of(r, struct question, req);
+	struct image *img = q->img;
+	struct image_op *op;
+
+	if (!error)
+		smooth(&img->status_time, image_now(img) - r->sent);
+	if (error)
+		TAILQ_FOREACH(op, &img->askers, link)
+			if (covers(q, op_pos(op)))
+				op->error = error;
+	if (q->scan)
+		img->scan_pos = error ? img->size : r->covered;
+	q->busy = q->scan = false;
+	if (error == -EOPNOTSUPP)
+		img->can_status = false;
+	remember_blocks(img);
+	op_wake_all(&img->askers);
+	if (img->zeroing_waits) {
+		img->zeroing_waits = false;
+		zero_pump(img);
+	}
+	status_scan(img);
+	image_unref(img);
+}
+
+static struct question *question_free(struct image *img)
+{
+	for (unsigned i = 0; i < QUESTIONS; i++)
+		if (!img->question[i].busy)
+			return &img->question[i];
+	return NULL;
+}
+
+static void ask(struct question *q, uint64_t pos, unsigned flags)
+{
+	struct image *img = image_ref(q->img);
+
+	q->busy = true;
+	q->scan = flags & REQ_BACKGROUND;
+	q->taint_lo = q->taint_hi = 0;
+	q->stamp = stamp_now(img);
+	q->req.kind = REQ_STATUS;
+	q->req.flags = flags;
+	q->req.offset = align_down(pos, img->min_block);
+	q->req.len = img->size - q->req.offset;
+	q->req.extent = on_extent;
+	q->req.done = on_answer;
+	q->req.covered = q->req.offset;
+	taint_by_flight(q);
+	export_submit(img->x, &q->req);
+}
+
+bool status_ask(struct image *img, uint64_t pos)
+{
+	struct question *q;
+	uint64_t len;
+
+	if (!img->can_status)
+		return false;
+	for (unsigned i = 0; i < QUESTIONS; i++)
+		if (covers(&img->question[i], pos))
+			return true;
+	q = question_free(img);
+	if (!q)
+		return true;	/* one of those under way ends, then again */
+	ask(q, pos, 0);
+	/* A walk over a large image: ask the next pieces along with it. */
+	len = q->req.len;
+	for (unsigned i = 1; i < QUESTIONS - 1; i++) {
+		struct question *more = question_free(img);
+
+		if (!more || q->req.offset + q->req.len >= img->size)
+			break;
+		pos = q->req.offset + q->req.len;
+		if (extent_get(img->clean, pos).state != EXTENT_UNKNOWN)
+			break;
+		q = more;
+		ask(q, pos, 0);
+		q->req.len = min_u64(q->req.len, len);
+	}
+	return true;
+}
+
+void status_scan(struct image *img)
+{
+	struct question *q;
+	uint64_t pos;
+
+	if (!img->can_status || TAILQ_EMPTY(&img->handles) ||
+	    img->scan_left == 0)
+		return;
+	for (unsigned i = 0; i < QUESTIONS; i++)
+		if (img->question[i].busy)
+			return;
+	pos = extent_next_unknown(img->clean, img->scan_pos);
+	q = question_free(img);
+	if (!q || pos >= img->size)
+		return;
+	img->scan_left--;
+	ask(q, pos, REQ_BACKGROUND);
+}
+
+void status_forget(struct image *img)
+{
+	extent_forget(img->clean);
+	status_taint(img, 0, UINT64_MAX);
+	img->scan_pos = 0;
+	img->scan_left = SCAN_REQUESTS;
+}
+
+void status_init(struct image *img)
+{
+	for (unsigned i = 0; i < QUESTIONS; i++)
+		img->question[i].img = img;
+}
+
+/* ---------------------------------------------------------- the map */
+
+struct extent status_get(struct image *img, uint64_t pos, uint64_t end)
+{
+	struct extent x;
+	uint32_t age;
+
+	if (!img->can_status)
+		return (struct extent){ pos, end, EXTENT_DATA, 0 };
+	x = extent_get(img->clean, pos);
+	x.start = pos;
+	x.end = min_u64(x.end, end);
+	if (x.state == EXTENT_ZERO || x.state == EXTENT_HOLE) {
+		age = (stamp_now(img) - x.stamp) & EXTENT_STAMP_MASK;
+		if (age > engine_config(img->e)->extent_timeout_ms)
+			x.state = EXTENT_UNKNOWN;
+	}
+	return x;
+}
+
+/* The run of one kind at pos, through all layers. */
+static struct extent view_get(struct image *img, uint64_t pos)
+{
+	struct dext *d = dirty_at(img, pos);
+	uint64_t end;
+	struct wop *w;
+
+	if (d)
+		return (struct extent){ pos, d->end,
+					d->zero ? EXTENT_HOLE : EXTENT_DATA,
+					0 };
+	end = min_u64(dirty_next(img, pos), img->size);
+	w = wop_overlapping(img, pos, end);
+	if (w && w->node.key <= pos)
+		return (struct extent){ pos, min_u64(w->end, end),
+					w->zero ? EXTENT_HOLE : EXTENT_DATA,
+					0 };
+	if (w)
+		end = w->node.key;
+	return status_get(img, pos, end);
+}
+
+/* -------------------------------------------------------------- lseek */
+
+/* True: the caller has been parked and will be called again. */
+static bool seek_ask(struct image_seek *s)
+{
+	struct image *img = s->op.img;
+
+	if (s->asked >= ASK_TRIES)
+		return false;
+	s->asked++;
+	if (!status_ask(img, s->pos))
+		return false;
+	op_park(&s->op, &img->askers);
+	return true;
+}
+
+static void seek_found(struct image_seek *s, uint64_t result)
+{
+	s->result = result;
+	op_finish(&s->op, 0);
+}
+
+void seek_step(struct image_seek *s)
+{
+	struct image *img = s->op.img;
+	struct extent x;
+	bool data;
+
+	while (s->pos < img->size) {
+		x = view_get(img, s->pos);
+		if (x.state == EXTENT_UNKNOWN && s->op.error) {
+			op_finish(&s->op, -EIO);
+			return;
+		}
+		if (x.state == EXTENT_UNKNOWN && s->whence == SEEK_DATA &&
+		    image_now(img) - s->began > SEEK_BUDGET) {
+			seek_found(s, s->pos);
+			return;
+		}
+		if (x.state == EXTENT_UNKNOWN && seek_ask(s))
+			return;
+		data = x.state == EXTENT_DATA || x.state == EXTENT_UNKNOWN;
+		if (data == (s->whence == SEEK_DATA)) {
+			seek_found(s, s->pos);
+			return;
+		}
+		s->pos = x.end;
+		s->asked = 0;
+		s->op.error = 0;
+	}
+	if (s->whence == SEEK_DATA)
+		op_finish(&s->op, -ENXIO);
+	else
+		seek_found(s, img->size);
+}
+
+void image_seek(struct image_seek *s)
+{
+	struct image *img;
+
+	op_init(&s->op, OP_SEEK);
+	img = s->op.img;
+	if (s->whence != SEEK_DATA && s->whence != SEEK_HOLE) {
+		op_finish(&s->op, -EINVAL);
+		return;
+	}
+	if (s->offset >= img->size) {
+		op_finish(&s->op, -ENXIO);
+		return;
+	}
+	s->pos = s->offset;
+	s->began = image_now(img);
+	s->asked = 0;
+	seek_step(s);
+}
+
+/* ---------------------------------------------------- runs, for copying */
+
+static bool is_zero_state(enum extent_state s)
+{
+	return s == EXTENT_ZERO || s == EXTENT_HOLE;
+}
+
+static void extent_found(struct image_extent *x, uint64_t end,
+			 enum extent_state state)
+{
+	x->len = end - x->offset;
+	x->zero = is_zero_state(state);
+	x->hole = state == EXTENT_HOLE;
+	op_finish(&x->op, 0);
+}
+
+void extent_step(struct image_extent *x)
+{
+	struct image *img = x->op.img;
+	uint64_t limit = x->offset + min_u64(x->limit, img->size - x->offset);
+	struct extent e = view_get(img, x->offset), next;
+
+	if (e.state == EXTENT_UNKNOWN) {
+		if (x->op.error && x->strict) {
+			op_finish(&x->op, -EIO);
+			return;
+		}
+		if (!x->op.error && x->asked++ < ASK_TRIES &&
+		    status_ask(img, x->offset)) {
+			op_park(&x->op, &img->askers);
+			return;
+		}
+		extent_found(x, min_u64(e.end, limit), EXTENT_DATA);
+		return;
+	}
+	while (e.end < limit) {
+		next = view_get(img, e.end);
+		if (next.state != e.state)
+			break;
+		e.end = next.end;
+	}
+	extent_found(x, min_u64(e.end, limit), e.state);
+}
+
+void image_extent(struct image_extent *x)
+{
+	op_init(&x->op, OP_EXTENT);
+	x->asked = 0;
+	if (x->offset >= x->op.img->size || x->limit == 0)
+		op_finish(&x->op, -EINVAL);
+	else
+		extent_step(x);
+}

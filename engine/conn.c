@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * conn.c - one NBD connection on its export's loop.
+ *
+ * libnbd runs completion callbacks under the handle's lock, possibly inside
+ * the very call that submits. They only put the request on `completed`; it is
+ * retired by nbd_aio_command_completed(), which is where libnbd notices a
+ * structured read that covered too little. (Retiring from the callback would
+ * skip that check.)
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "conn.h"
+#include "util.h"
+
+/* A flush or a large zero may take longer than a read. */
+#define SLOW_PATIENCE 4
+
+static void conn_retire(struct conn *c);
+
+static int on_completed(void *user, int *error)
+{
+	struct req *r = user;
+
+	(void)error;
+	STAILQ_INSERT_TAIL(&r->conn->completed, r, done_link);
+	return 0;
+}
+
+/* ------------------------------------------------------- block status */
+
+/* One run of a reply. False: the rest of the reply is not to be used. */
+static bool status_run(struct req *r, uint64_t size, uint64_t align,
+		       uint64_t len, uint64_t flags)
+{
+	uint64_t start = r->covered, end;
+
+	if (start >= size || len == 0)
+		return false;
+	end = start + min_u64(len, size - start);
+	if (end != size && (end & (align - 1)) != 0)
+		return false;
+	/* Only ZERO is a promise about the contents; unknown bits are
+	 * ignored (NBD protocol, base:allocation). */
+	r->extent(r, start, end, (flags & LIBNBD_STATE_ZERO) != 0,
+		  (flags & LIBNBD_STATE_HOLE) != 0);
+	r->covered = end;
+	return true;
+}
+
+static bool status_wanted(struct req *r, const char *context, uint64_t offset)
+{
+	const char *want = r->conn->opts.meta_context;
+
+	if (!want)
+		want = LIBNBD_CONTEXT_BASE_ALLOCATION;
+	return strcmp(context, want) == 0 && offset == r->offset &&
+	       r->covered == r->offset;
+}
+
+#ifdef LIBNBD_HAVE_NBD_AIO_BLOCK_STATUS_64
+static int on_extents(void *user, const char *context, uint64_t offset,
+		      nbd_extent *entries, size_t n, int *error)
+{
+	struct req *r = user;
+	const struct nbd_caps *caps = export_caps(r->conn->x);
+
+	(void)error;
+	if (!status_wanted(r, context, offset))
+		return 0;
+	for (size_t i = 0; i < n; i++)
+		if (!status_run(r, caps->size, caps->min_block,
+				entries[i].length, entries[i].flags))
+			break;
+	return 0;
+}
+#else
+static int on_extents(void *user, const char *context, uint64_t offset,
+		      uint32_t *entries, size_t n, int *error)
+{
+	struct req *r = user;
+	const struct nbd_caps *caps = export_caps(r->conn->x);
+
+	(void)error;
+	if (!status_wanted(r, context, offset))
+		return 0;
+	for (size_t i = 0; i + 1 < n; i += 2)
+		if (!status_run(r, caps->size, caps->min_block, entries[i],
+				entries[i + 1]))
+			break;
+	return 0;
+}
+#endif
+
+static int64_t submit_status(struct conn *c, struct req *r,
+			     nbd_completion_callback cb)
+{
+#ifdef LIBNBD_HAVE_NBD_AIO_BLOCK_STATUS_64
+	nbd_extent64_callback ext = { .callback = on_extents, .user_data = r };
+
+	return nbd_aio_block_status_64(c->nbd, r->len, r->offset, ext, cb, 0);
+#else
+	nbd_extent_callback ext = { .callback = on_extents, .user_data = r };
+
+	return nbd_aio_block_status(c->nbd, r->len, r->offset, ext, cb, 0);
+#endif
+}
+
+/* -------------------------------------------------------------- sending */
+
+static int64_t submit(struct conn *c, struct req *r)
+{
+	nbd_completion_callback cb = { .callback = on_completed,
+				       .user_data = r };
+	uint32_t fua = r->flags & REQ_FUA ? LIBNBD_CMD_FLAG_FUA : 0;
+	uint32_t zero = fua;
+
+	switch (r->kind) {
+	case REQ_READ:
+		return nbd_aio_pread(c->nbd, r->data, r->len, r->offset, cb,
+				     0);
+	case REQ_WRITE:
+		return nbd_aio_pwrite(c->nbd, r->data, r->len, r->offset, cb,
+				      fua);
+	case REQ_ZERO:
+		if (r->flags & REQ_NO_HOLE)
+			zero |= LIBNBD_CMD_FLAG_NO_HOLE;
+		if (r->flags & REQ_FAST)
+			zero |= LIBNBD_CMD_FLAG_FAST_ZERO;
+		return nbd_aio_zero(c->nbd, r->len, r->offset, cb, zero);
+	case REQ_FLUSH:
+		return nbd_aio_flush(c->nbd, cb, 0);
+	case REQ_STATUS:
+		r->covered = r->offset;
+		return submit_status(c, r, cb);
+	}
+	return -1;
+}
+
+/* Asks epoll for what libnbd waits for. */
+static void conn_rewatch(struct conn *c)
+{
+	unsigned dir = nbd_aio_get_direction(c->nbd);
+	uint32_t events = 0;
+
+	if (dir & LIBNBD_AIO_DIRECTION_READ)
+		events |= EPOLLIN;
+	if (dir & LIBNBD_AIO_DIRECTION_WRITE)
+		events |= EPOLLOUT;
+	loop_watch_set(engine_loop(c->e), &c->watch, events);
+	if (dir == 0 || !STAILQ_EMPTY(&c->completed))
+		loop_defer(engine_loop(c->e), &c->retire);
+}
+
+int conn_submit(struct conn *c, struct req *r)
+{
+	int64_t cookie;
+	int err;
+
+	assert(c->state == CONN_READY);
+	r->conn = c;
+	r->sent = loop_now(engine_loop(c->e));
+	TAILQ_INSERT_TAIL(&c->flying, r, link);
+	c->in_flight++;
+	c->in_flight_bytes += r->len;
+	cookie = submit(c, r);
+	if (cookie < 0) {
+		err = nbd_get_errno();
+		TAILQ_REMOVE(&c->flying, r, link);
+		c->in_flight--;
+		c->in_flight_bytes -= r->len;
+		r->conn = NULL;
+		conn_rewatch(c);
+		if (err == 0 || nbd_aio_is_dead(c->nbd) ||
+		    nbd_aio_is_closed(c->nbd))
+			err = ENOTCONN;
+		return -err;
+	}
+	r->cookie = cookie;
+	conn_rewatch(c);
+	if (!c->timer.armed)
+		loop_timer_set(engine_loop(c->e), &c->timer,
+			       engine_config(c->e)->timeout_ms * NS_PER_MS / 4);
+	return 0;
+}
+
+/* ------------------------------------------------------------ receiving */
+
+static bool conn_is_dead(const struct conn *c)
+{
+	return nbd_aio_is_dead(c->nbd) || nbd_aio_is_closed(c->nbd);
+}
+
+static void conn_gone(struct conn *c)
+{
+	struct req_list list = TAILQ_HEAD_INITIALIZER(list);
+
+	TAILQ_CONCAT(&list, &c->flying, link);
+	STAILQ_INIT(&c->completed);
+	c->in_flight = 0;
+	c->in_flight_bytes = 0;
+	loop_timer_cancel(engine_loop(c->e), &c->timer);
+	conn_close(c);
+	c->ops->broken(c, &list);
+}
+
+/* The result of one completed request, or -ENOTCONN where the connection
+ * took it along. */
+static int conn_result(struct conn *c, struct req *r)
+{
+	int res = nbd_aio_command_completed(c->nbd, r->cookie);
+	int err;
+
+	if (res < 0) {
+		err = nbd_get_errno();
+		return err > 0 ? -err : -EIO;
+	}
+	if (res == 0)
+		return -EIO;
+	if (r->kind == REQ_STATUS && r->covered == r->offset)
+		return -EIO;	/* an answer without progress */
+	return 0;
+}
+
+static void conn_retire(struct conn *c)
+{
+	struct req *r;
+	int error;
+	bool leave = false;
+
+	while (c->state == CONN_READY &&
+	       (r = STAILQ_FIRST(&c->completed)) != NULL) {
+		STAILQ_REMOVE_HEAD(&c->completed, done_link);
+		error = conn_result(c, r);
+		if (error == -ENOTCONN || error == -ESHUTDOWN) {
+			/* Stays in `flying`: to be sent again. */
+			leave = true;
+			continue;
+		}
+		TAILQ_REMOVE(&c->flying, r, link);
+		c->in_flight--;
+		c->in_flight_bytes -= r->len;
+		c->last_answer = loop_now(engine_loop(c->e));
+		c->ops->answered(c, r, error);
+	}
+	if (c->state != CONN_READY)
+		return;
+	if (conn_is_dead(c))
+		conn_gone(c);
+	else if (leave)
+		conn_break(c, "the server is shutting down");
+}
+
+static void on_retire(struct loop_task *t)
+{
+	struct conn *c = container_of(t, struct conn, retire);
+
+	if (c->state == CONN_READY)
+		conn_retire(c);
+}
+
+/*
+ * One wake-up handles all that has arrived: as long as a try yields an
+ * answer, another may be there already. That spares a poll per answer, and
+ * with TLS it is needed, since what gnutls holds back makes no descriptor
+ * ready.
+ */
+static void on_ready(struct loop_watch *w, uint32_t events)
+{
+	struct conn *c = container_of(w, struct conn, watch);
+	unsigned dir = nbd_aio_get_direction(c->nbd);
+
+	if ((events & EPOLLOUT) && (dir & LIBNBD_AIO_DIRECTION_WRITE)) {
+		nbd_aio_notify_write(c->nbd);
+		dir = nbd_aio_get_direction(c->nbd);
+	}
+	if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) &&
+	    (dir & LIBNBD_AIO_DIRECTION_READ)) {
+		for (int i = 0; i < 32; i++) {
+			nbd_aio_notify_read(c->nbd);
+			if (STAILQ_EMPTY(&c->completed))
+				break;
+			conn_retire(c);
+			if (c->state != CONN_READY)
+				return;
+			dir = nbd_aio_get_direction(c->nbd);
+			if (!(dir & LIBNBD_AIO_DIRECTION_READ) ||
+			    TAILQ_EMPTY(&c->flying))
+				break;
+		}
+	}
+	conn_retire(c);
+	if (c->state == CONN_READY)
+		conn_rewatch(c);
+}
+
+static uint64_t conn_patience(const struct conn *c, const struct req *r)
+{
+	uint64_t t = engine_config(c->e)->timeout_ms * NS_PER_MS;
+
+	if (r->kind == REQ_ZERO || r->kind == REQ_FLUSH ||
+	    (r->flags & REQ_FUA))
+		t *= SLOW_PATIENCE;
+	return t;
+}
+
+static void on_timer(struct loop_timer *t)
+{
+	struct conn *c = container_of(t, struct conn, timer);
+	uint64_t now = loop_now(engine_loop(c->e));
+	struct req *r;
+
+	TAILQ_FOREACH(r, &c->flying, link) {
+		uint64_t since = max_u64(r->sent, c->last_answer);
+
+		if (now > since && now - since > conn_patience(c, r)) {
+			conn_break(c, "no answer");
+			return;
+		}
+	}
+	if (!TAILQ_EMPTY(&c->flying))
+		loop_timer_set(engine_loop(c->e), &c->timer,
+			       engine_config(c->e)->timeout_ms * NS_PER_MS / 4);
+}
+
+void conn_break(struct conn *c, const char *why)
+{
+	if (c->state != CONN_READY)
+		return;
+	log_msg(&engine_config(c->e)->log, LOG_LVL_WARN,
+		"%s: export '%s': connection given up: %s",
+		server_label(c->srv), c->export_name, why);
+	/* libnbd then finds the end of the stream and fails what is in
+	 * flight, here and not in the helper thread that closes. */
+	shutdown(c->watch.fd, SHUT_RDWR);
+	for (int i = 0; i < 16 && !conn_is_dead(c); i++) {
+		unsigned dir = nbd_aio_get_direction(c->nbd);
+
+		if (dir & LIBNBD_AIO_DIRECTION_READ)
+			nbd_aio_notify_read(c->nbd);
+		else if (dir & LIBNBD_AIO_DIRECTION_WRITE)
+			nbd_aio_notify_write(c->nbd);
+		else
+			break;
+	}
+	conn_retire(c);
+	if (c->state == CONN_READY)
+		conn_gone(c);
+}
+
+/* ---------------------------------------------------- opening, closing */
+
+static void open_fn(struct work *w)
+{
+	struct conn *c = container_of(w, struct conn, work);
+
+	c->new_nbd = NULL;
+	c->err.text[0] = '\0';
+	c->result = nbd_open_export(c->srv, c->export_name, &c->opts,
+				    &c->new_nbd, &c->new_caps, &c->err);
+}
+
+static void open_done(struct work *w)
+{
+	struct conn *c = container_of(w, struct conn, work);
+	int error = c->result;
+
+	c->state = CONN_DOWN;
+	if (error == 0)
+		error = conn_adopt(c, c->new_nbd);
+	c->ops->opened(c, error);	/* may free c */
+}
+
+void conn_open(struct conn *c)
+{
+	assert(c->state == CONN_DOWN);
+	c->state = CONN_OPENING;
+	atomic_store(&c->cancel, false);
+	memset(&c->new_caps, 0, sizeof(c->new_caps));
+	c->opts.deadline = loop_now(engine_loop(c->e)) +
+			   engine_config(c->e)->timeout_ms * NS_PER_MS;
+	c->opts.cancel = &c->cancel;
+	c->opts.want_extents = !engine_config(c->e)->no_extents;
+	c->work.fn = open_fn;
+	c->work.done = open_done;
+	workers_run(engine_workers(c->e), &c->work);
+}
+
+int conn_adopt(struct conn *c, struct nbd_handle *nbd)
+{
+	int fd = nbd_aio_get_fd(nbd);
+	int err;
+
+	assert(c->state == CONN_DOWN);
+	c->nbd = nbd;
+	c->watch.fd = fd;
+	c->watch.ready = on_ready;
+	err = fd < 0 ? -ENOTCONN :
+		       loop_watch_add(engine_loop(c->e), &c->watch, EPOLLIN);
+	if (err) {
+		nbd_close(nbd);
+		c->nbd = NULL;
+		return err;
+	}
+	c->state = CONN_READY;
+	c->last_answer = loop_now(engine_loop(c->e));
+	return 0;
+}
+
+static void close_fn(struct work *w)
+{
+	struct conn *c = container_of(w, struct conn, work);
+
+	nbd_end(c->nbd);
+}
+
+static void close_done(struct work *w)
+{
+	struct conn *c = container_of(w, struct conn, work);
+
+	c->nbd = NULL;
+	c->state = CONN_DOWN;
+	c->ops->closed(c);
+}
+
+void conn_close(struct conn *c)
+{
+	assert(c->state == CONN_READY && TAILQ_EMPTY(&c->flying));
+	loop_watch_del(engine_loop(c->e), &c->watch);
+	loop_timer_cancel(engine_loop(c->e), &c->timer);
+	c->state = CONN_CLOSING;
+	c->work.fn = close_fn;
+	c->work.done = close_done;
+	workers_run(engine_workers(c->e), &c->work);
+}
+
+void conn_init(struct conn *c, struct export *x, struct engine *e,
+	       struct server *srv, const char *export_name,
+	       const struct conn_ops *ops)
+{
+	memset(c, 0, sizeof(*c));
+	c->x = x;
+	c->e = e;
+	c->ops = ops;
+	c->srv = srv;
+	c->export_name = export_name;
+	c->state = CONN_DOWN;
+	c->retire.run = on_retire;
+	c->timer.fire = on_timer;
+	TAILQ_INIT(&c->flying);
+	STAILQ_INIT(&c->completed);
+}

@@ -1,0 +1,648 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * export.c - one export: connections, the queue, reconnection.
+ *
+ * A request waits in `queue` until a connection has a place for it. When a
+ * connection breaks, what it carried goes back to the head of the queue. As
+ * long as some connection is up, or one may come up before `retry_until`,
+ * requests wait; then they fail with -EIO, and each later one is worth one
+ * attempt to connect.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conn.h"
+#include "util.h"
+
+#define ZERO_LIMIT GiB			/* NBD lengths are 32 bits; some servers
+					 * fail above 2 GiB */
+#define PIECES_IN_FLIGHT 16		/* of one request that was cut */
+#define BACKOFF_MIN (100 * NS_PER_MS)
+#define BACKOFF_MAX (5 * NS_PER_S)
+#define MAX_TRIES 8			/* a request that kills its server */
+#define BUSY 4				/* in flight on each: connect another */
+
+struct export {
+	struct engine *e;
+	struct server *srv;
+	char *name;
+	struct export_events events;
+	void *arg;
+
+	struct nbd_caps caps;
+	bool caps_known;
+	uint64_t zero_limit;
+
+	struct conn *conns;
+	unsigned nconns;
+	struct req_list queue, background, failed;
+	struct req_list spare;		/* pieces to be used again */
+	struct loop_task fail_task;
+
+	struct loop_timer retry;	/* the next attempt to connect */
+	uint64_t retry_until;		/* 0: no phase of retrying runs */
+	uint64_t backoff;
+	uint64_t no_more_until;		/* an additional connection failed */
+	uint64_t last_failure;
+	bool want_open, broken, aborted, changed;
+	bool dispatching;
+
+	void (*closed)(void *arg);
+	void *closed_arg;
+	struct export_stats stats;
+};
+
+static void dispatch(struct export *x);
+
+static struct loop *loop_of(struct export *x)
+{
+	return engine_loop(x->e);
+}
+
+static const struct engine_config *config_of(const struct export *x)
+{
+	return engine_config(x->e);
+}
+
+/* ------------------------------------------------------------- failing */
+
+static void req_answered(struct export *x, struct req *r, int error);
+
+static void fail_later(struct export *x, struct req *r, int error)
+{
+	r->error = error;
+	TAILQ_INSERT_TAIL(&x->failed, r, link);
+	loop_defer(loop_of(x), &x->fail_task);
+}
+
+static void on_fail_task(struct loop_task *t)
+{
+	struct export *x = container_of(t, struct export, fail_task);
+	struct req *r;
+
+	while ((r = TAILQ_FIRST(&x->failed)) != NULL) {
+		TAILQ_REMOVE(&x->failed, r, link);
+		req_answered(x, r, r->error);
+	}
+}
+
+static void fail_list(struct export *x, struct req_list *list)
+{
+	struct req *r;
+
+	while ((r = TAILQ_FIRST(list)) != NULL) {
+		TAILQ_REMOVE(list, r, link);
+		if (r->cut && r->pieces) {
+			/* Its last piece will report it. */
+			r->next = r->offset + r->len;
+			r->error = -EIO;
+		} else {
+			fail_later(x, r, -EIO);
+		}
+	}
+}
+
+static void fail_all(struct export *x)
+{
+	fail_list(x, &x->queue);
+	fail_list(x, &x->background);
+}
+
+/* -------------------------------------------------------------- answers */
+
+static void piece_answered(struct export *x, struct req *piece, int error)
+{
+	struct req *r = piece->parent;
+	bool parked = r->pieces == PIECES_IN_FLIGHT;
+	bool unsent = r->next < r->offset + r->len;
+
+	TAILQ_INSERT_HEAD(&x->spare, piece, link);
+	if (error && !r->error)
+		r->error = error;
+	r->pieces--;
+	if (r->error && unsent) {
+		/* No more of it: take it out of the queue. */
+		if (!parked)
+			TAILQ_REMOVE(&x->queue, r, link);
+		r->next = r->offset + r->len;
+		unsent = parked = false;
+	}
+	if (unsent && parked)
+		TAILQ_INSERT_HEAD(&x->queue, r, link);
+	if (!unsent && r->pieces == 0)
+		r->done(r, r->error);
+}
+
+static void req_answered(struct export *x, struct req *r, int error)
+{
+	if (error)
+		x->stats.errors++;
+	if (r->parent)
+		piece_answered(x, r, error);
+	else
+		r->done(r, error);
+}
+
+static void on_answered(struct conn *c, struct req *r, int error)
+{
+	struct export *x = c->x;
+
+	x->backoff = 0;
+	req_answered(x, r, error);
+	dispatch(x);
+}
+
+/* ------------------------------------------------------------- sending */
+
+static struct conn *pick(struct export *x)
+{
+	struct conn *best = NULL;
+
+	for (unsigned i = 0; i < x->nconns; i++) {
+		struct conn *c = &x->conns[i];
+
+		if (c->state != CONN_READY ||
+		    c->in_flight >= config_of(x)->requests)
+			continue;
+		if (!best || c->in_flight_bytes < best->in_flight_bytes ||
+		    (c->in_flight_bytes == best->in_flight_bytes &&
+		     c->in_flight < best->in_flight))
+			best = c;
+	}
+	return best;
+}
+
+static uint64_t req_limit(const struct export *x, const struct req *r)
+{
+	if (r->kind == REQ_READ || r->kind == REQ_WRITE)
+		return x->caps.max_block;
+	if (r->kind == REQ_ZERO)
+		return x->zero_limit;
+	return UINT64_MAX;
+}
+
+/* The next piece of r; NULL without memory. Takes r out of the queue when
+ * nothing is left, or enough of it is in flight. */
+static struct req *cut_piece(struct export *x, struct req *r)
+{
+	uint64_t end = r->offset + r->len;
+	struct req *piece = TAILQ_FIRST(&x->spare);
+
+	if (piece)
+		TAILQ_REMOVE(&x->spare, piece, link);
+	else
+		piece = malloc(sizeof(*piece));
+	if (!piece)
+		return NULL;
+	memset(piece, 0, sizeof(*piece));
+	piece->kind = r->kind;
+	piece->flags = r->flags;
+	piece->parent = r;
+	piece->offset = r->next;
+	piece->len = request_cut(r->next, end, req_limit(x, r),
+				 x->caps.pref_block) -
+		     r->next;
+	if (r->data)
+		piece->data = r->data + (r->next - r->offset);
+	r->next += piece->len;
+	r->pieces++;
+	if (r->next == end || r->pieces == PIECES_IN_FLIGHT)
+		TAILQ_REMOVE(&x->queue, r, link);
+	return piece;
+}
+
+static struct req *next_req(struct export *x)
+{
+	struct req *r = TAILQ_FIRST(&x->queue), *piece;
+
+	if (!r) {
+		r = TAILQ_FIRST(&x->background);
+		if (r)
+			TAILQ_REMOVE(&x->background, r, link);
+		return r;
+	}
+	if (!r->cut) {
+		TAILQ_REMOVE(&x->queue, r, link);
+		return r;
+	}
+	piece = cut_piece(x, r);
+	if (!piece && r->pieces == 0) {
+		TAILQ_REMOVE(&x->queue, r, link);
+		fail_later(x, r, -ENOMEM);
+	}
+	return piece;
+}
+
+static void connect_more(struct export *x);
+
+static void dispatch(struct export *x)
+{
+	struct conn *c;
+	struct req *r;
+	int err;
+
+	if (x->dispatching || x->aborted)
+		return;
+	x->dispatching = true;
+	while ((!TAILQ_EMPTY(&x->queue) || !TAILQ_EMPTY(&x->background)) &&
+	       (c = pick(x)) != NULL) {
+		r = next_req(x);
+		if (!r)
+			break;
+		x->stats.count[r->kind]++;
+		x->stats.bytes[r->kind] += r->len;
+		err = conn_submit(c, r);
+		if (err == -ENOTCONN) {
+			TAILQ_INSERT_HEAD(&x->queue, r, link);
+			conn_break(c, "connection lost");
+		} else if (err) {
+			fail_later(x, r, err);
+		}
+	}
+	x->dispatching = false;
+	connect_more(x);
+}
+
+/* ---------------------------------------------------------- connections */
+
+static unsigned count_state(const struct export *x, enum conn_state state)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < x->nconns; i++)
+		n += x->conns[i].state == state;
+	return n;
+}
+
+static struct conn *first_down(struct export *x)
+{
+	for (unsigned i = 0; i < x->nconns; i++)
+		if (x->conns[i].state == CONN_DOWN)
+			return &x->conns[i];
+	return NULL;
+}
+
+/* An additional connection, where all that are up are busy. */
+static void connect_more(struct export *x)
+{
+	uint64_t now = loop_now(loop_of(x));
+	struct conn *c;
+
+	if (!x->caps.multi_conn || x->aborted || x->closed ||
+	    now < x->no_more_until || count_state(x, CONN_OPENING) ||
+	    !count_state(x, CONN_READY))
+		return;
+	for (unsigned i = 0; i < x->nconns; i++)
+		if (x->conns[i].state == CONN_READY &&
+		    x->conns[i].in_flight < BUSY)
+			return;
+	c = first_down(x);
+	if (c)
+		conn_open(c);
+}
+
+static void connect_first(struct export *x)
+{
+	struct conn *c;
+
+	if (count_state(x, CONN_OPENING) || count_state(x, CONN_READY) ||
+	    x->aborted || x->closed || x->retry.armed)
+		return;
+	c = first_down(x);
+	if (c)
+		conn_open(c);
+	/* else all are closing: on_closed() comes here again */
+}
+
+static bool work_waits(const struct export *x)
+{
+	return !TAILQ_EMPTY(&x->queue) || !TAILQ_EMPTY(&x->background) ||
+	       x->want_open;
+}
+
+static void on_retry(struct loop_timer *t)
+{
+	struct export *x = container_of(t, struct export, retry);
+
+	if (work_waits(x))
+		connect_first(x);
+}
+
+static void retry_soon(struct export *x)
+{
+	if (x->retry_until == 0)
+		x->retry_until = loop_now(loop_of(x)) +
+				 config_of(x)->reconnect_ms * NS_PER_MS;
+	loop_timer_set(loop_of(x), &x->retry, x->backoff);
+	x->backoff = x->backoff ? min_u64(2 * x->backoff, BACKOFF_MAX) :
+				  BACKOFF_MIN;
+}
+
+static void give_up(struct export *x, int error, const struct error *why)
+{
+	bool told = x->want_open;
+
+	x->broken = true;
+	x->retry_until = 0;
+	x->last_failure = loop_now(loop_of(x));
+	fail_all(x);
+	x->want_open = false;
+	if (told)
+		x->events.opened(x->arg, error, why);
+	else
+		log_msg(&config_of(x)->log, LOG_LVL_ERROR, "%s", why->text);
+}
+
+static void open_failed(struct export *x, struct conn *c, int error)
+{
+	uint64_t now = loop_now(loop_of(x));
+
+	if (count_state(x, CONN_READY)) {
+		x->no_more_until = now + BACKOFF_MAX;
+		return;
+	}
+	if (!x->caps_known || x->changed || !server_alive(x->srv) ||
+	    x->retry_until == 0 || now + x->backoff >= x->retry_until)
+		give_up(x, error, &c->err);
+	else
+		retry_soon(x);
+}
+
+static void on_opened(struct conn *c, int error)
+{
+	struct export *x = c->x;
+
+	if (error == 0 && (x->aborted || x->closed)) {
+		nbd_caps_clear(&c->new_caps);
+		conn_close(c);
+		return;
+	}
+	if (error == 0 && !x->caps_known) {
+		x->caps = c->new_caps;
+		memset(&c->new_caps, 0, sizeof(c->new_caps));
+		x->caps_known = true;
+	} else if (error == 0 && !nbd_caps_same(&x->caps, &c->new_caps)) {
+		error_set(&c->err,
+			  "%s: export '%s' is not what it was: its size, "
+			  "flags or block sizes have changed",
+			  server_label(x->srv), x->name);
+		x->changed = true;
+		conn_close(c);
+		error = -EIO;
+	}
+	nbd_caps_clear(&c->new_caps);
+	if (x->closed) {
+		export_close(x, x->closed, x->closed_arg);
+		return;
+	}
+	if (error) {
+		open_failed(x, c, error);
+		return;
+	}
+	if (x->stats.reconnects || x->retry_until)
+		log_msg(&config_of(x)->log, LOG_LVL_INFO,
+			"%s: export '%s': connected", server_label(x->srv),
+			x->name);
+	x->broken = x->changed = false;
+	x->retry_until = 0;
+	if (x->want_open) {
+		x->want_open = false;
+		x->events.opened(x->arg, 0, NULL);
+	}
+	dispatch(x);
+}
+
+static void on_broken(struct conn *c, struct req_list *list)
+{
+	struct export *x = c->x;
+	struct req *r;
+
+	x->stats.reconnects++;
+	x->events.lost(x->arg);
+	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
+		TAILQ_REMOVE(list, r, link);
+		r->conn = NULL;
+		if (x->aborted || ++r->tries >= MAX_TRIES)
+			fail_later(x, r, -EIO);
+		else
+			TAILQ_INSERT_HEAD(&x->queue, r, link);
+	}
+	if (x->aborted || x->closed || count_state(x, CONN_READY) ||
+	    count_state(x, CONN_OPENING)) {
+		dispatch(x);
+		return;
+	}
+	if (!server_alive(x->srv)) {
+		error_set(&c->err, "%s: the server has ended",
+			  server_label(x->srv));
+		give_up(x, -EIO, &c->err);
+	} else if (work_waits(x)) {
+		retry_soon(x);
+	}
+}
+
+static void on_closed(struct conn *c)
+{
+	struct export *x = c->x;
+
+	if (x->closed)
+		export_close(x, x->closed, x->closed_arg);
+	else if (work_waits(x) && !x->aborted)
+		connect_first(x);
+}
+
+static const struct conn_ops conn_ops = {
+	.opened = on_opened,
+	.answered = on_answered,
+	.broken = on_broken,
+	.closed = on_closed,
+};
+
+/* --------------------------------------------------------------- public */
+
+/* Nothing is connected: begin, or fail what came if that is hopeless. */
+static void wake_connections(struct export *x)
+{
+	uint64_t now = loop_now(loop_of(x));
+
+	if (count_state(x, CONN_READY) || count_state(x, CONN_OPENING) ||
+	    x->retry.armed)
+		return;
+	if (x->broken && !x->want_open && now - x->last_failure < NS_PER_S) {
+		fail_all(x);
+		return;
+	}
+	if (!x->broken && x->caps_known && x->retry_until == 0)
+		x->retry_until = now + config_of(x)->reconnect_ms * NS_PER_MS;
+	connect_first(x);
+}
+
+void export_submit(struct export *x, struct req *r)
+{
+	r->parent = NULL;
+	r->conn = NULL;
+	r->error = 0;
+	r->tries = 0;
+	r->pieces = 0;
+	r->next = r->offset;
+	if (x->aborted || x->closed) {
+		r->cut = false;
+		fail_later(x, r, -EIO);
+		return;
+	}
+#ifndef LIBNBD_HAVE_NBD_AIO_BLOCK_STATUS_64
+	if (r->kind == REQ_STATUS)
+		r->len = min_u64(r->len, align_down(UINT32_MAX,
+						    x->caps.min_block));
+#endif
+	r->cut = r->len > req_limit(x, r);
+	TAILQ_INSERT_TAIL(r->flags & REQ_BACKGROUND ? &x->background :
+						      &x->queue,
+			  r, link);
+	if (count_state(x, CONN_READY))
+		dispatch(x);
+	else
+		wake_connections(x);
+}
+
+void export_open(struct export *x)
+{
+	if (count_state(x, CONN_READY)) {
+		x->events.opened(x->arg, 0, NULL);
+		return;
+	}
+	x->want_open = true;
+	wake_connections(x);
+}
+
+void export_adopt(struct export *x, struct nbd_handle *nbd,
+		  const struct nbd_caps *caps)
+{
+	x->caps = *caps;
+	if (caps->description)
+		x->caps.description = strdup(caps->description);
+	x->caps_known = true;
+	/* Where epoll refuses it, the first open connects again. */
+	conn_adopt(&x->conns[0], nbd);
+}
+
+struct export *export_new(struct engine *e, struct server *srv,
+			  const char *name,
+			  const struct export_events *events, void *arg)
+{
+	struct export *x = calloc(1, sizeof(*x));
+
+	if (!x)
+		return NULL;
+	x->e = e;
+	x->srv = srv;
+	x->events = *events;
+	x->arg = arg;
+	x->zero_limit = ZERO_LIMIT;
+	x->nconns = config_of(x)->connections;
+	x->name = strdup(name);
+	x->conns = calloc(x->nconns, sizeof(*x->conns));
+	if (!x->name || !x->conns) {
+		free(x->name);
+		free(x->conns);
+		free(x);
+		return NULL;
+	}
+	for (unsigned i = 0; i < x->nconns; i++)
+		conn_init(&x->conns[i], x, e, srv, x->name, &conn_ops);
+	TAILQ_INIT(&x->queue);
+	TAILQ_INIT(&x->background);
+	TAILQ_INIT(&x->failed);
+	TAILQ_INIT(&x->spare);
+	x->fail_task.run = on_fail_task;
+	x->retry.fire = on_retry;
+	return x;
+}
+
+void export_free(struct export *x)
+{
+	struct req *r;
+
+	if (!x)
+		return;
+	while ((r = TAILQ_FIRST(&x->spare)) != NULL) {
+		TAILQ_REMOVE(&x->spare, r, link);
+		free(r);
+	}
+	loop_timer_cancel(loop_of(x), &x->retry);
+	nbd_caps_clear(&x->caps);
+	free(x->conns);
+	free(x->name);
+	free(x);
+}
+
+bool export_ready(const struct export *x)
+{
+	return count_state(x, CONN_READY) > 0;
+}
+
+const struct nbd_caps *export_caps(const struct export *x)
+{
+	return &x->caps;
+}
+
+unsigned export_connections(const struct export *x)
+{
+	return count_state(x, CONN_READY);
+}
+
+const struct export_stats *export_stats(const struct export *x)
+{
+	return &x->stats;
+}
+
+const char *export_label(const struct export *x)
+{
+	return server_label(x->srv);
+}
+
+uint64_t export_zero_limit(const struct export *x)
+{
+	return x->zero_limit;
+}
+
+bool export_shrink_zero_limit(struct export *x, uint64_t len)
+{
+	uint64_t half = align_down(len / 2, x->caps.min_block);
+
+	if (len <= x->caps.max_block || half < x->caps.min_block)
+		return false;
+	if (half < x->zero_limit)
+		x->zero_limit = half;
+	return true;
+}
+
+void export_abort(struct export *x)
+{
+	x->aborted = true;
+	loop_timer_cancel(loop_of(x), &x->retry);
+	fail_all(x);
+	for (unsigned i = 0; i < x->nconns; i++) {
+		atomic_store(&x->conns[i].cancel, true);
+		conn_break(&x->conns[i], "not needed any more");
+	}
+}
+
+void export_close(struct export *x, void (*done)(void *arg), void *arg)
+{
+	x->closed = done;
+	x->closed_arg = arg;
+	loop_timer_cancel(loop_of(x), &x->retry);
+	for (unsigned i = 0; i < x->nconns; i++) {
+		struct conn *c = &x->conns[i];
+
+		if (c->state == CONN_READY)
+			conn_close(c);
+		else if (c->state == CONN_OPENING)
+			atomic_store(&c->cancel, true);
+	}
+	if (count_state(x, CONN_DOWN) == x->nconns)
+		done(arg);
+}
