@@ -76,8 +76,7 @@ int file_prepare(struct ctx *c, struct file *f)
 	for (i = 0; i < FD_COUNT; i++)
 		f->fd[i] = -1;
 	if (stat(f->path, &st) < 0) {
-		fprintf(stderr, "fsrandom: %s: %s\n", f->path,
-			strerror(errno));
+		fprintf(stderr, "fsrandom: %s: %s\n", f->path, strerror(errno));
 		return -1;
 	}
 	f->size = (uint64_t)st.st_size;

@@ -36,18 +36,18 @@ enum { FD_MAIN, FD_SECOND, FD_DIRECT, FD_SYNC, FD_READ, FD_COUNT };
 
 struct config {
 	uint64_t seed;
-	uint64_t ops;			/* in all threads together */
+	uint64_t ops; /* in all threads together */
 	unsigned threads;
-	uint64_t stripe;		/* 0: one part for each thread */
-	uint64_t size;			/* what the files must have; 0: any */
+	uint64_t stripe; /* 0: one part for each thread */
+	uint64_t size;	 /* what the files must have; 0: any */
 	uint64_t max_io;
-	unsigned check_every;		/* whole file compared so often */
-	unsigned pause_ms;		/* a pause is at most so long */
-	unsigned itimer_ms;		/* a signal so often; 0: none */
-	bool plain;			/* a local file plays the disk */
+	unsigned check_every; /* whole file compared so often */
+	unsigned pause_ms;    /* a pause is at most so long */
+	unsigned itimer_ms;   /* a signal so often; 0: none */
+	bool plain;	      /* a local file plays the disk */
 	bool verbose;
-	bool map_truncate;		/* do not msync before a truncation */
-	const char *only, *without;	/* names of operations, comma between */
+	bool map_truncate;	    /* do not msync before a truncation */
+	const char *only, *without; /* names of operations, comma between */
 	const char *at_reopen;
 };
 
@@ -58,13 +58,13 @@ struct rng {
 struct file {
 	unsigned index;
 	const char *path;
-	const char *initial;		/* known contents, or NULL */
-	const char *result;		/* where the model goes, or NULL */
+	const char *initial; /* known contents, or NULL */
+	const char *result;  /* where the model goes, or NULL */
 	uint64_t size;
 	uint8_t *model;
-	uint32_t *by;			/* operation that last changed it */
-	uint8_t *map;			/* NULL: no shared mapping */
-	bool map_dirty;			/* written through it, not synced */
+	uint32_t *by;	/* operation that last changed it */
+	uint8_t *map;	/* NULL: no shared mapping */
+	bool map_dirty; /* written through it, not synced */
 	int fd[FD_COUNT];
 };
 
@@ -73,7 +73,7 @@ struct ctx {
 	struct file file[MAX_FILES];
 	unsigned nfiles;
 	pthread_rwlock_t lock;
-	pthread_mutex_t trace_lock;	/* trace[], printing */
+	pthread_mutex_t trace_lock; /* trace[], printing */
 	char trace[TRACE_LINES][TRACE_WIDTH];
 	uint64_t traced;
 	atomic_uint_fast64_t next_op;
@@ -85,32 +85,32 @@ struct worker {
 	unsigned id;
 	pthread_t thread;
 	struct rng rng;
-	uint64_t op;			/* number of the current operation */
+	uint64_t op; /* number of the current operation */
 	const char *op_name;
-	uint8_t *buf;			/* more than max_io, page-aligned */
+	uint8_t *buf; /* more than max_io, page-aligned */
 	aio_context_t aio;
-	uint64_t hot[8];		/* edges of earlier ranges */
+	uint64_t hot[8]; /* edges of earlier ranges */
 	unsigned next_hot;
 };
 
 struct range {
-	uint64_t off, len;		/* len 0: nothing suitable */
+	uint64_t off, len; /* len 0: nothing suitable */
 };
 
 struct op {
 	const char *name;
 	unsigned weight;
-	bool exclusive;			/* holds off the other workers */
-	bool single;			/* only where there is one worker */
-	bool mapped;			/* needs a mapping */
-	bool paged;			/* and each page one owner */
-	bool fixed;			/* only on files of fixed size */
+	bool exclusive; /* holds off the other workers */
+	bool single;	/* only where there is one worker */
+	bool mapped;	/* needs a mapping */
+	bool paged;	/* and each page one owner */
+	bool fixed;	/* only on files of fixed size */
 	int (*run)(struct worker *w, struct file *f);
 };
 
 /* gen.c: what is drawn from the seed */
 uint64_t rng_next(struct rng *r);
-uint64_t rng_below(struct rng *r, uint64_t limit);	/* limit > 0 */
+uint64_t rng_below(struct rng *r, uint64_t limit); /* limit > 0 */
 bool rng_chance(struct rng *r, unsigned percent);
 /* A range that the worker owns, of at most `max` bytes, with both ends on
  * multiples of `align`. */
@@ -162,9 +162,9 @@ uint64_t fd_align(const struct worker *w, const struct file *f, int fd);
 const char *fd_name(const struct file *f, int fd);
 
 /* The operations, by subject; each table ends with a NULL name. */
-extern const struct op io_ops[];	/* ops_io.c */
-extern const struct op space_ops[];	/* ops_space.c */
-extern const struct op map_ops[];	/* ops_map.c */
-extern const struct op whole_ops[];	/* ops_whole.c */
+extern const struct op io_ops[];    /* ops_io.c */
+extern const struct op space_ops[]; /* ops_space.c */
+extern const struct op map_ops[];   /* ops_map.c */
+extern const struct op whole_ops[]; /* ops_whole.c */
 
 #endif

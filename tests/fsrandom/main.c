@@ -211,7 +211,8 @@ static int start_itimer(unsigned ms)
 
 	if (!ms)
 		return 0;
-	if (sigaction(SIGALRM, &sa, NULL) || setitimer(ITIMER_REAL, &it, NULL)) {
+	if (sigaction(SIGALRM, &sa, NULL) ||
+	    setitimer(ITIMER_REAL, &it, NULL)) {
 		fprintf(stderr, "fsrandom: setitimer: %s\n", strerror(errno));
 		return -1;
 	}
@@ -257,9 +258,26 @@ out:
 /* ------------------------------------------------------------- options */
 
 enum {
-	O_SEED = 256, O_OPS, O_THREADS, O_STRIPE, O_SIZE, O_MAX_IO, O_FILE2,
-	O_INITIAL, O_INITIAL2, O_MODEL, O_MODEL2, O_CHECK, O_PAUSE, O_ITIMER,
-	O_PLAIN, O_VERBOSE, O_MAP_TRUNCATE, O_ONLY, O_WITHOUT, O_AT_REOPEN,
+	O_SEED = 256,
+	O_OPS,
+	O_THREADS,
+	O_STRIPE,
+	O_SIZE,
+	O_MAX_IO,
+	O_FILE2,
+	O_INITIAL,
+	O_INITIAL2,
+	O_MODEL,
+	O_MODEL2,
+	O_CHECK,
+	O_PAUSE,
+	O_ITIMER,
+	O_PLAIN,
+	O_VERBOSE,
+	O_MAP_TRUNCATE,
+	O_ONLY,
+	O_WITHOUT,
+	O_AT_REOPEN,
 	O_HELP,
 };
 
@@ -316,8 +334,9 @@ static int number(const char *text, uint64_t max, uint64_t *n)
 	errno = 0;
 	*n = strtoull(text, &end, 0);
 	if (errno || end == text || *end || *n > max || *text == '-') {
-		fprintf(stderr, "fsrandom: %s: not a number up to %" PRIu64
-				"\n", text, max);
+		fprintf(stderr,
+			"fsrandom: %s: not a number up to %" PRIu64 "\n", text,
+			max);
 		return -1;
 	}
 	return 0;
@@ -334,16 +353,35 @@ static int set_numeric(struct config *cfg, int opt, const char *arg)
 	if (number(arg, max, &n))
 		return -1;
 	switch (opt) {
-	case O_SEED: cfg->seed = n; break;
-	case O_OPS: cfg->ops = n; break;
-	case O_THREADS: cfg->threads = n ? (unsigned)n : 1; break;
-	case O_STRIPE: cfg->stripe = n; break;
-	case O_SIZE: cfg->size = n; break;
-	case O_MAX_IO: cfg->max_io = (n + PAGE) / PAGE * PAGE; break;
-	case O_CHECK: cfg->check_every = (unsigned)n; break;
-	case O_PAUSE: cfg->pause_ms = (unsigned)n; break;
-	case O_ITIMER: cfg->itimer_ms = (unsigned)n; break;
-	default: return -1;
+	case O_SEED:
+		cfg->seed = n;
+		break;
+	case O_OPS:
+		cfg->ops = n;
+		break;
+	case O_THREADS:
+		cfg->threads = n ? (unsigned)n : 1;
+		break;
+	case O_STRIPE:
+		cfg->stripe = n;
+		break;
+	case O_SIZE:
+		cfg->size = n;
+		break;
+	case O_MAX_IO:
+		cfg->max_io = (n + PAGE) / PAGE * PAGE;
+		break;
+	case O_CHECK:
+		cfg->check_every = (unsigned)n;
+		break;
+	case O_PAUSE:
+		cfg->pause_ms = (unsigned)n;
+		break;
+	case O_ITIMER:
+		cfg->itimer_ms = (unsigned)n;
+		break;
+	default:
+		return -1;
 	}
 	return 0;
 }
@@ -351,18 +389,42 @@ static int set_numeric(struct config *cfg, int opt, const char *arg)
 static int set_option(struct ctx *c, int opt, const char *arg)
 {
 	switch (opt) {
-	case O_FILE2: c->file[1].path = arg; c->nfiles = 2; break;
-	case O_INITIAL: c->file[0].initial = arg; break;
-	case O_INITIAL2: c->file[1].initial = arg; break;
-	case O_MODEL: c->file[0].result = arg; break;
-	case O_MODEL2: c->file[1].result = arg; break;
-	case O_PLAIN: c->cfg.plain = true; break;
-	case O_VERBOSE: c->cfg.verbose = true; break;
-	case O_MAP_TRUNCATE: c->cfg.map_truncate = true; break;
-	case O_ONLY: c->cfg.only = arg; break;
-	case O_WITHOUT: c->cfg.without = arg; break;
-	case O_AT_REOPEN: c->cfg.at_reopen = arg; break;
-	default: return set_numeric(&c->cfg, opt, arg);
+	case O_FILE2:
+		c->file[1].path = arg;
+		c->nfiles = 2;
+		break;
+	case O_INITIAL:
+		c->file[0].initial = arg;
+		break;
+	case O_INITIAL2:
+		c->file[1].initial = arg;
+		break;
+	case O_MODEL:
+		c->file[0].result = arg;
+		break;
+	case O_MODEL2:
+		c->file[1].result = arg;
+		break;
+	case O_PLAIN:
+		c->cfg.plain = true;
+		break;
+	case O_VERBOSE:
+		c->cfg.verbose = true;
+		break;
+	case O_MAP_TRUNCATE:
+		c->cfg.map_truncate = true;
+		break;
+	case O_ONLY:
+		c->cfg.only = arg;
+		break;
+	case O_WITHOUT:
+		c->cfg.without = arg;
+		break;
+	case O_AT_REOPEN:
+		c->cfg.at_reopen = arg;
+		break;
+	default:
+		return set_numeric(&c->cfg, opt, arg);
 	}
 	return 0;
 }
@@ -370,7 +432,9 @@ static int set_option(struct ctx *c, int opt, const char *arg)
 int main(int argc, char **argv)
 {
 	static struct ctx ctx = {
-		.cfg = { .ops = 1000, .threads = 1, .max_io = MAX_IO,
+		.cfg = { .ops = 1000,
+			 .threads = 1,
+			 .max_io = MAX_IO,
 			 .check_every = 500 },
 		.nfiles = 1,
 		.lock = PTHREAD_RWLOCK_INITIALIZER,

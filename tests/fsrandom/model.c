@@ -97,8 +97,7 @@ bool owns(const struct worker *w, const struct file *f, uint64_t off)
 	return (n < cfg->threads ? n : cfg->threads - 1) == w->id;
 }
 
-uint64_t owned_until(const struct worker *w, const struct file *f,
-		     uint64_t off)
+uint64_t owned_until(const struct worker *w, const struct file *f, uint64_t off)
 {
 	const struct config *cfg = &w->c->cfg;
 	uint64_t unit, end;
@@ -169,8 +168,7 @@ int model_check(struct worker *w, struct file *f, uint64_t off,
 		if (!all && !owns(w, f, pos))
 			continue;
 		if (memcmp(f->model + pos, found + (pos - off), next - pos))
-			return report_difference(w, f, pos,
-						 found + (pos - off),
+			return report_difference(w, f, pos, found + (pos - off),
 						 next - pos);
 	}
 	return 0;

@@ -82,8 +82,7 @@ static int op_read_end(struct worker *w, struct file *f)
 
 static int do_write(struct worker *w, struct file *f, int fd, int flags)
 {
-	struct range r =
-		pick_range(w, f, w->c->cfg.max_io, fd_align(w, f, fd));
+	struct range r = pick_range(w, f, w->c->cfg.max_io, fd_align(w, f, fd));
 	struct iovec iov = { w->buf, r.len };
 	ssize_t n;
 
@@ -314,8 +313,8 @@ static unsigned aio_plan(struct worker *w, struct file *f, struct range r,
 		if (align == 1 && piece > 1 && rng_chance(&w->rng, 30))
 			p[n].len -= rng_below(&w->rng, piece);
 		p[n].cb.aio_fildes = (uint32_t)f->fd[FD_DIRECT];
-		p[n].cb.aio_lio_opcode =
-			p[n].write ? IOCB_CMD_PWRITE : IOCB_CMD_PREAD;
+		p[n].cb.aio_lio_opcode = p[n].write ? IOCB_CMD_PWRITE :
+						      IOCB_CMD_PREAD;
 		p[n].cb.aio_buf = (uintptr_t)(w->buf + (off - r.off));
 		p[n].cb.aio_nbytes = p[n].len;
 		p[n].cb.aio_offset = (int64_t)off;

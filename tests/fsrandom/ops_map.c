@@ -39,8 +39,8 @@ static int op_map_write(struct worker *w, struct file *f)
 	struct range r = pick_range(w, f, max, 1);
 	bool sync = rng_chance(&w->rng, 40);
 
-	trace(w, "f%u off=%" PRIu64 " len=%" PRIu64 " sync=%d", f->index,
-	      r.off, r.len, sync);
+	trace(w, "f%u off=%" PRIu64 " len=%" PRIu64 " sync=%d", f->index, r.off,
+	      r.len, sync);
 	if (!r.len)
 		return 0;
 	fill_data(w, w->buf, r.len);
@@ -109,12 +109,31 @@ static int op_forget(struct worker *w, struct file *f)
 }
 
 const struct op map_ops[] = {
-	{ .name = "mapread", .weight = 8, .mapped = true, .paged = true, .run = op_map_read },
-	{ .name = "mapwrite", .weight = 10, .mapped = true, .paged = true,
+	{ .name = "mapread",
+	  .weight = 8,
+	  .mapped = true,
+	  .paged = true,
+	  .run = op_map_read },
+	{ .name = "mapwrite",
+	  .weight = 10,
+	  .mapped = true,
+	  .paged = true,
 	  .run = op_map_write },
-	{ .name = "mapself", .weight = 2, .mapped = true, .paged = true,
-	  .single = true, .run = op_map_self },
-	{ .name = "msync", .weight = 2, .mapped = true, .paged = true, .run = op_msync },
-	{ .name = "forget", .weight = 2, .mapped = true, .paged = true, .run = op_forget },
+	{ .name = "mapself",
+	  .weight = 2,
+	  .mapped = true,
+	  .paged = true,
+	  .single = true,
+	  .run = op_map_self },
+	{ .name = "msync",
+	  .weight = 2,
+	  .mapped = true,
+	  .paged = true,
+	  .run = op_msync },
+	{ .name = "forget",
+	  .weight = 2,
+	  .mapped = true,
+	  .paged = true,
+	  .run = op_forget },
 	{ .name = NULL },
 };

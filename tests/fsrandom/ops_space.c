@@ -40,10 +40,10 @@ static int op_punch(struct worker *w, struct file *f)
 
 static int op_zero(struct worker *w, struct file *f)
 {
-	return do_fallocate(w, f,
-			    FALLOC_FL_ZERO_RANGE | (rng_chance(&w->rng, 50) ?
-							    FALLOC_FL_KEEP_SIZE :
-							    0));
+	return do_fallocate(
+		w, f,
+		FALLOC_FL_ZERO_RANGE |
+			(rng_chance(&w->rng, 50) ? FALLOC_FL_KEEP_SIZE : 0));
 }
 
 static int op_alloc(struct worker *w, struct file *f)
@@ -158,12 +158,13 @@ static int op_seek(struct worker *w, struct file *f)
 		    seek_hole(w, f, fd, r.off, &hole))
 			return -1;
 		/* Exactly one of them stays where it is, but for others. */
-		if ((data == r.off) != (hole == r.off) ||
-		    w->c->cfg.threads > 1)
+		if ((data == r.off) != (hole == r.off) || w->c->cfg.threads > 1)
 			return 0;
 	}
-	return fail(w, "from %" PRIu64 " SEEK_DATA gives %" PRIu64
-		       " and SEEK_HOLE %" PRIu64, r.off, data, hole);
+	return fail(w,
+		    "from %" PRIu64 " SEEK_DATA gives %" PRIu64
+		    " and SEEK_HOLE %" PRIu64,
+		    r.off, data, hole);
 }
 
 /* A walk as cp does it: it must come to the end, by steps forward. */
@@ -222,20 +223,20 @@ static int copy_range(struct worker *w, int in, uint64_t from, int out,
 
 static int op_copy(struct worker *w, struct file *f)
 {
-	struct file *g =
-		&w->c->file[rng_below(&w->rng, w->c->nfiles)];
+	struct file *g = &w->c->file[rng_below(&w->rng, w->c->nfiles)];
 	struct range from = pick_range(w, f, w->c->cfg.max_io, 1);
 	struct range to = pick_range(w, g, w->c->cfg.max_io, 1);
 	uint64_t len = from.len < to.len ? from.len : to.len;
 	int in = any_fd(w, f), out = writable_fd(w, g);
 
-	trace(w, "f%u %s off=%" PRIu64 " -> f%u %s off=%" PRIu64
-		 " len=%" PRIu64, f->index, fd_name(f, in), from.off, g->index,
-	      fd_name(g, out), to.off, len);
+	trace(w,
+	      "f%u %s off=%" PRIu64 " -> f%u %s off=%" PRIu64 " len=%" PRIu64,
+	      f->index, fd_name(f, in), from.off, g->index, fd_name(g, out),
+	      to.off, len);
 	if (f == g && from.off < to.off + len && to.off < from.off + len)
 		return 0;
-	if (!len || (w->c->cfg.plain && (in == f->fd[FD_DIRECT] ||
-					 out == g->fd[FD_DIRECT])))
+	if (!len || (w->c->cfg.plain &&
+		     (in == f->fd[FD_DIRECT] || out == g->fd[FD_DIRECT])))
 		return 0;
 	if (copy_range(w, in, from.off, out, to.off, len))
 		return -1;

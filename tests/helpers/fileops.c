@@ -42,20 +42,20 @@
 
 #define SLOTS 8
 #define MAX_ARGS 5
-#define SILENT INT64_MIN	/* no line is printed */
-#define BAD (INT64_MIN + 1)	/* the operation is not understood */
+#define SILENT INT64_MIN    /* no line is printed */
+#define BAD (INT64_MIN + 1) /* the operation is not understood */
 
 struct slot {
 	int fd;
-	uint8_t *page;		/* the mapping, from a page on */
-	uint8_t *map;		/* what was asked for, inside it */
+	uint8_t *page; /* the mapping, from a page on */
+	uint8_t *map;  /* what was asked for, inside it */
 	size_t page_len, len;
 };
 
 struct state {
 	struct slot slot[SLOTS];
 	unsigned now;
-	char note[64];		/* stands after the number */
+	char note[64]; /* stands after the number */
 };
 
 /* One operation, cut at its colons. */
@@ -198,8 +198,9 @@ static int64_t aio(int fd, int opcode, void *data, size_t len, uint64_t off)
 
 static void *get_buffer(uint64_t len)
 {
-	return len > 256 << 20 ? NULL :
-				 aligned_alloc(4096, (len + 4096) / 4096 * 4096);
+	return len > 256 << 20 ?
+		       NULL :
+		       aligned_alloc(4096, (len + 4096) / 4096 * 4096);
 }
 
 static int64_t op_read(struct state *s, const struct words *w)
@@ -422,39 +423,24 @@ static int64_t op_await(struct state *s, const struct words *w)
 static const struct {
 	const char *name;
 	unsigned nargs;
-	unsigned numbers;	/* bit i: argument i is a number */
+	unsigned numbers; /* bit i: argument i is a number */
 	int64_t (*run)(struct state *s, const struct words *w);
 } ops[] = {
-	{ "open", 2, 0, op_open },
-	{ "slot", 1, 1, op_slot },
-	{ "close", 0, 0, op_close },
-	{ "dupclose", 0, 0, op_dupclose },
-	{ "child", 0, 0, op_child },
-	{ "read", 2, 3, op_read },
-	{ "aioread", 2, 3, op_read },
-	{ "write", 3, 7, op_write },
-	{ "dsync", 3, 7, op_write },
-	{ "aiowrite", 3, 7, op_write },
-	{ "append", 2, 3, op_append },
-	{ "map", 2, 3, op_map },
-	{ "mapread", 0, 0, op_mapread },
-	{ "mapwrite", 1, 1, op_mapwrite },
-	{ "msync", 0, 0, op_msync },
-	{ "unmap", 0, 0, op_unmap },
-	{ "fsync", 0, 0, op_sync },
-	{ "fdatasync", 0, 0, op_sync },
-	{ "truncate", 1, 1, op_truncate },
-	{ "punch", 2, 3, op_fallocate },
-	{ "zero", 2, 3, op_fallocate },
-	{ "alloc", 2, 3, op_fallocate },
-	{ "copy", 4, 15, op_copy },
-	{ "size", 0, 0, op_stat },
-	{ "blocks", 0, 0, op_stat },
-	{ "data", 1, 1, op_seek },
-	{ "hole", 1, 1, op_seek },
-	{ "touch", 1, 0, op_touch },
-	{ "remove", 1, 0, op_remove },
-	{ "await", 1, 0, op_await },
+	{ "open", 2, 0, op_open },	   { "slot", 1, 1, op_slot },
+	{ "close", 0, 0, op_close },	   { "dupclose", 0, 0, op_dupclose },
+	{ "child", 0, 0, op_child },	   { "read", 2, 3, op_read },
+	{ "aioread", 2, 3, op_read },	   { "write", 3, 7, op_write },
+	{ "dsync", 3, 7, op_write },	   { "aiowrite", 3, 7, op_write },
+	{ "append", 2, 3, op_append },	   { "map", 2, 3, op_map },
+	{ "mapread", 0, 0, op_mapread },   { "mapwrite", 1, 1, op_mapwrite },
+	{ "msync", 0, 0, op_msync },	   { "unmap", 0, 0, op_unmap },
+	{ "fsync", 0, 0, op_sync },	   { "fdatasync", 0, 0, op_sync },
+	{ "truncate", 1, 1, op_truncate }, { "punch", 2, 3, op_fallocate },
+	{ "zero", 2, 3, op_fallocate },	   { "alloc", 2, 3, op_fallocate },
+	{ "copy", 4, 15, op_copy },	   { "size", 0, 0, op_stat },
+	{ "blocks", 0, 0, op_stat },	   { "data", 1, 1, op_seek },
+	{ "hole", 1, 1, op_seek },	   { "touch", 1, 0, op_touch },
+	{ "remove", 1, 0, op_remove },	   { "await", 1, 0, op_await },
 	{ "sleep", 1, 1, op_sleep },
 };
 

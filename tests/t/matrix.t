@@ -107,7 +107,7 @@ umount_all()
 			truncate -s "$(matrix_server_size "$v")" "$T/disk/$v"
 		done
 	else
-		umnt
+		umnt "$MNT"
 	fi
 }
 
@@ -170,7 +170,7 @@ for tool in "${matrix_tools[@]}"; do
 	for ((r = 0; r < rounds; r++)); do
 		options=${MATRIX_MOUNT-${mounts[(n + r) % ${#mounts[@]}]}}
 		one_round "$tool" $((n + r)) "$options"
-		ok $? "$tool, source ${matrix_sources[(n + r) % ${#matrix_sources[@]}]}" \
+		ok "$?" "$tool, source ${matrix_sources[(n + r) % ${#matrix_sources[@]}]}" \
 			"and on, mounted ${options:-as by default}"
 	done
 	n=$((n + 1))

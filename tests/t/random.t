@@ -1,0 +1,232 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later
+#
+# The random test of the whole file interface, on many kinds of server and in
+# several ways to mount. What the program expects is at last held against what
+# the server has.
+#
+# NBDFS_RANDOM_OPS     operations in each run (2000)
+# NBDFS_RANDOM_SEED    the first seed; each run takes the next one (1)
+# NBDFS_RANDOM_RUNS    which runs, by name, spaces between (all)
+# NBDFS_RANDOM_ARGS    more options of fsrandom, also to find a fault: --verbose
+# NBDFS_RANDOM_MOUNT   more options of the mount
+
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+requires fuse helper:fsrandom nbdkit qemu-nbd nbd-server qemu-io nbdcopy \
+	nbdkit-filter:delay nbdkit-filter:blocksize-policy \
+	nbdkit-filter:noextents nbdkit-filter:nozero
+
+OPS=${NBDFS_RANDOM_OPS:-2000}
+seed=${NBDFS_RANDOM_SEED:-1}
+read -ra more_args <<<"$NBDFS_RANDOM_ARGS"
+read -ra more_mount <<<"$NBDFS_RANDOM_MOUNT"
+
+A=$T/a.img B=$T/b.img		# what servers with files serve
+EVEN=$((4 * 1024 * 1024 + 12288))
+ODD=$((4 * 1024 * 1024 + 777))
+
+# fresh SIZE_A SIZE_B: data with holes in both.
+fresh()
+{
+	rm -f "$A" "$B"
+	truncate -s "$1" "$A"
+	truncate -s "$2" "$B"
+	head -c 1500000 /dev/urandom |
+		dd of="$A" bs=64k seek=8 conv=notrunc status=none
+	head -c 300000 /dev/urandom |
+		dd of="$B" bs=64k seek=1 conv=notrunc status=none
+	cp "$A" "$T/a.start"
+	cp "$B" "$T/b.start"
+}
+
+# fetch URI FILE TO: what the server has, as its own file shows it.
+fetch()
+{
+	if [ -n "$MEMORY" ]; then
+		run nbdcopy "$1" "$3"
+	else
+		cp "$2" "$3"
+	fi
+}
+
+# random NAME "MOUNT OPTIONS" FSRANDOM-ARGS...: on servers $URI_A and $URI_B
+# ($MEMORY: their contents are nowhere else).
+random()
+{
+	local name=$1 mount ops=$OPS
+	read -ra mount <<<"$2"
+	shift 2
+	case " $* " in
+	*" --slow "*)
+		ops=$((OPS / 10))
+		set -- "${@/--slow/--check-every=100}"
+		;;
+	esac
+	rm -f "$T"/*.model
+	if ! mnt "${mount[@]}" "${more_mount[@]}" "a=$URI_A" "b=$URI_B"; then
+		fail "$name: mount"
+		return
+	fi
+	RUN_TIMEOUT=${NBDFS_TEST_TIMEOUT:-250} run "$NBDFS_HELPERS/fsrandom" \
+		--seed="$seed" --ops="$ops" \
+		--initial="$T/a.start" --initial2="$T/b.start" \
+		--model="$T/a.model" --model2="$T/b.model" --file2="$MNT/b" \
+		"$@" "${more_args[@]}" "$MNT/a"
+	ok "$STATUS" "$name: $ops operations, seed $seed"
+	if [ "$STATUS" != 0 ]; then
+		diag "nbdfs ${mount[*]} ${more_mount[*]};" \
+			"fsrandom --seed=$seed --ops=$ops $*"
+		diag "$(tail -n 40 <<<"$ERR")"
+	fi
+	seed=$((seed + 1))
+	ok "umnt '$MNT'" "$name: unmounted"
+	[ -e "$T/a.model" ] || return
+	fetch "$URI_A" "$A" "$T/a.end" && fetch "$URI_B" "$B" "$T/b.end"
+	ok "cmp '$T/a.model' '$T/a.end' && cmp '$T/b.model' '$T/b.end'" \
+		"$name: the server has what is expected"
+}
+
+# two COMMAND...: starts one server for each of the files; FILE stands
+# for the file.
+two()
+{
+	local f
+	pids=()
+	for f in "$A" "$B"; do
+		"${@/FILE/$f}" || bail "server"
+		pids+=("$SERVER_PID")
+		URI_A=$URI_B URI_B=$URI
+	done
+}
+
+stop_two()
+{
+	local pid
+	for pid in "${pids[@]}"; do
+		stop_server "$pid"
+	done
+	MEMORY=
+}
+
+wanted()
+{
+	[ -z "$NBDFS_RANDOM_RUNS" ] || [[ " $NBDFS_RANDOM_RUNS " == *" $1 "* ]]
+}
+
+# ---------------------------------------------------------------- the runs
+
+run_memory()
+{
+	two start_nbdkit memory "$ODD"
+	run nbdcopy "$A" "$URI_A" && run nbdcopy "$B" "$URI_B" ||
+		bail "nbdcopy to fill"
+	MEMORY=1
+	random memory ""
+}
+
+run_file()
+{
+	fresh "$ODD" "$EVEN"
+	two start_nbdkit file FILE
+	random file "" --threads=4
+}
+
+# Time runs out for what is known of extents; nothing is known for long.
+run_qemu()
+{
+	two start_qemu_nbd FILE --discard=unmap
+	random qemu "--extent-timeout=0" --itimer=10
+}
+
+# Two threads have bytes in every block.
+run_blocks()
+{
+	two start_nbdkit --filter=blocksize-policy file FILE \
+		blocksize-minimum=4K blocksize-preferred=4K \
+		blocksize-maximum=64K blocksize-error-policy=error
+	random blocks "" --threads=3 --stripe=700
+}
+
+run_blocks_single()
+{
+	two start_nbdkit --filter=blocksize-policy file FILE \
+		blocksize-minimum=64K blocksize-preferred=64K \
+		blocksize-maximum=128K blocksize-error-policy=error
+	random blocks_single "--detect-zeroes"
+}
+
+run_delay()
+{
+	two start_nbdkit --filter=delay file FILE rdelay=1ms wdelay=3ms \
+		delay-extents=20ms delay-zero=20ms delay-trim=20ms
+	random delay "" --slow --threads=4
+}
+
+run_delay_single()
+{
+	two start_nbdkit --filter=delay file FILE wdelay=2ms \
+		delay-extents=15ms delay-zero=15ms
+	random delay_single "--extent-timeout=0" --slow
+}
+
+run_nbd_server()
+{
+	pids=()
+	start_nbd_server "a=$A" "b=$B" -- "flush = true" "trim = true" ||
+		bail "server"
+	pids+=("$SERVER_PID")
+	URI_A=$(uri a) URI_B=$(uri b)
+	random nbd_server ""
+}
+
+run_no_sr()
+{
+	two start_nbdkit --no-sr file FILE
+	random no_sr "--cache=kernel" --threads=4
+}
+
+run_noextents()
+{
+	two start_nbdkit --filter=noextents --filter=nozero file FILE
+	random noextents "--write-behind=64K --read-ahead=0 --detect-zeroes"
+}
+
+run_kernel()
+{
+	two start_nbdkit file FILE
+	random kernel "--cache=kernel" --itimer=10
+}
+
+run_sync()
+{
+	two start_nbdkit file FILE
+	random sync "--write-behind=0 -C1" --threads=2 --stripe=4096
+}
+
+# Somebody else writes to the disks while they are closed here.
+run_peer()
+{
+	two start_qemu_nbd FILE --discard=unmap
+	cat >"$T/peer" <<-END
+		#!/bin/bash
+		uri=$(printf %q "$URI_A")
+		[ "\$FSR_FILE" = 1 ] || uri=$(printf %q "$URI_B")
+		op="write -q -P \$FSR_BYTE \$FSR_OFFSET \$FSR_LENGTH"
+		[ "\$FSR_BYTE" != 0 ] ||
+			op="write -q -z -u \$FSR_OFFSET \$FSR_LENGTH"
+		exec qemu-io -f raw -c "\$op" -c flush "\$uri" >/dev/null
+	END
+	chmod +x "$T/peer"
+	random peer "--extent-timeout=60" --at-reopen="$T/peer"
+}
+
+for name in memory file qemu blocks blocks_single delay delay_single \
+	nbd_server no_sr noextents kernel sync peer; do
+	wanted $name || continue
+	fresh "$EVEN" "$EVEN"
+	[ $name != memory ] || fresh "$ODD" "$ODD"
+	run_$name
+	stop_two
+done
+done_testing
