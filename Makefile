@@ -140,13 +140,14 @@ links := $(if $(filter build/release,$(BUILD)),$(programs))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs test-programs fuzz-programs check check-unit \
+.PHONY: all programs unit-programs test-programs fuzz-programs check check-unit \
 	check-integration check-full check-asan check-tsan run-tests fuzz lint \
 	spdx format bench bench-quick demo deps install uninstall dist deb \
 	clean help FORCE
 
 all: programs
 programs: $(program_files) $(links) $(if $(programs),,$(libengine))
+unit-programs: $(units)
 test-programs: programs $(units) $(helpers) $(fsrandom)
 
 # --------------------------------------------------------------------- rules
@@ -223,19 +224,26 @@ $(links): %: $(BUILD)/%
 # A make within make keeps the jobs that the user asked for.
 again = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
 
+# The thread sanitizer of older compilers cannot live with the many random bits
+# that newer kernels put into addresses.
+fixed = $(if $(filter thread,$(SANITIZE)),$(shell setarch -R true \
+	2>/dev/null && echo setarch -R))
+
 # Which tests: TESTS="tests/t/read.t ..." picks some.
 TESTS ?= $(units) $(integration)
 run-tests:
 	@NBDFS="$(abspath $(BUILD))/nbdfs" \
 	NBDFS_COPY="$(abspath $(BUILD))/nbdfs-copy" \
 	NBDFS_HELPERS="$(abspath $(BUILD))/tests/helpers" \
-	$(PROVE) --jobs $(TEST_JOBS) --timer --exec tests/run $(TESTS)
+	$(if $(SANITIZE),NBDFS_TEST_TIMEOUT=$${NBDFS_TEST_TIMEOUT:-900}) \
+	$(fixed) $(PROVE) --jobs $(TEST_JOBS) --timer --failures --comments \
+	--exec tests/run $(TESTS)
 
 check: deps
 	@$(again) spdx test-programs
 	@$(MAKE) --no-print-directory run-tests
 check-unit: deps
-	@$(again) $(units)
+	@$(again) unit-programs
 	@$(MAKE) --no-print-directory run-tests TESTS="$(units)"
 check-integration: deps
 	@$(again) test-programs
