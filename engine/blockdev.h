@@ -56,6 +56,7 @@ enum {
 	DEV_CAN_ZERO = 8,		/* zero() beats writing zeroes */
 	DEV_CAN_SEEK = 16,		/* else: in order, each byte once */
 	DEV_IS_ZERO = 32,		/* destination known to read as zero */
+	DEV_REMOTE = 64,		/* a failure may pass: worth a retry */
 };
 
 /* Each entry says what the caller does without it. */
@@ -73,6 +74,9 @@ struct blockdev_ops {
 	void (*extents)(struct blockdev *dev, struct dev_io *io);
 	/* All that was written is on stable storage. NULL: nothing to do. */
 	void (*flush)(struct blockdev *dev, struct dev_io *io);
+	/* Requests that wait for somebody at the other end of a pipe are done
+	 * with -EINTR, now and from now on. NULL: requests end by themselves. */
+	void (*stop)(struct blockdev *dev);
 	/* Frees the device. No request is outstanding. */
 	void (*close)(struct blockdev *dev);
 };
@@ -87,8 +91,72 @@ struct blockdev {
 	unsigned depth;			/* requests that can be in flight */
 };
 
+static inline void blockdev_read(struct blockdev *dev, struct dev_io *io)
+{
+	io->dev = dev;
+	dev->ops->read(dev, io);
+}
+
+static inline void blockdev_write(struct blockdev *dev, struct dev_io *io)
+{
+	io->dev = dev;
+	dev->ops->write(dev, io);
+}
+
+static inline void blockdev_zero(struct blockdev *dev, struct dev_io *io)
+{
+	io->dev = dev;
+	dev->ops->zero(dev, io);
+}
+
+static inline void blockdev_extents(struct blockdev *dev, struct dev_io *io)
+{
+	io->dev = dev;
+	dev->ops->extents(dev, io);
+}
+
+/* NULL is allowed. */
+static inline void blockdev_close(struct blockdev *dev)
+{
+	if (dev)
+		dev->ops->close(dev);
+}
+
 /* An export; the handle stays the caller's. Writes wait for the server
  * (WRITE_DIRECT); queued data and pending zeroes of the image are seen. */
 struct blockdev *dev_image_new(struct handle *h, struct error *err);
+
+/* A regular file or block device. `fd` becomes the device's, and is closed
+ * with it, when this succeeds. */
+struct dev_file_params {
+	int fd;
+	const char *name;
+	uint64_t size;			/* UINT64_MAX: a file that grows */
+	bool block;			/* a block device */
+	bool read, write;		/* what fd was opened for */
+	bool is_zero;			/* known to read as zero */
+	struct loop *loop;
+	struct workers *workers;	/* for what may wait for a disk */
+};
+struct blockdev *dev_file_new(const struct dev_file_params *p,
+			      struct error *err);
+/* Which ways of making zeroes a file has turned out not to have: DEV_NO_*;
+ * for tests. */
+enum {
+	DEV_NO_PUNCH = 1,
+	DEV_NO_ZERO_RANGE = 2,
+	DEV_NO_ALLOCATE = 4,
+	DEV_NO_ZEROOUT = 8,
+};
+unsigned dev_file_missing(const struct blockdev *dev);
+
+/* A pipe, socket, terminal or character device: in order, once. `fd` becomes
+ * the device's when this succeeds; flags that others share through it are left
+ * as they were found. */
+struct blockdev *dev_pipe_new(struct loop *loop, int fd, const char *name,
+			      bool write, struct error *err);
+
+/* A destination that forgets everything. */
+struct blockdev *dev_null_new(struct error *err);
 
 #endif

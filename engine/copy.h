@@ -30,14 +30,17 @@ struct copy_params {
 	struct pool *pool;
 	uint32_t request_size;		/* 0: adaptive */
 	unsigned requests;		/* reads + writes in flight; 0: adaptive */
-	uint64_t queue_size;		/* bytes in flight, at most */
+	uint64_t queue_size;		/* bytes in flight, at most, plus one
+					 * request */
+	unsigned retries;		/* of a request that fails at an end
+					 * with DEV_REMOTE */
 	uint32_t sparse;		/* scan data for zero blocks; 0: not */
 	bool allocated;			/* zeroes take space at the destination */
 	bool dst_is_zero;		/* zero extents need nothing */
 	bool no_extents;		/* never ask the source for extents */
 	bool synchronous;		/* one request at a time */
 	uint64_t rate;			/* bytes per second; 0: no limit */
-	/* progress, on the loop, at most a few times per second; or NULL */
+	/* progress, on the loop, a few times per second; or NULL */
 	void (*progress)(void *arg, const struct copy_stats *stats);
 	void (*done)(void *arg, int error, const struct copy_stats *stats);
 	void *arg;
@@ -45,6 +48,9 @@ struct copy_params {
 
 struct copy_job;
 
+/* Needs src->ops->read and dst->ops->write. -EINVAL where the range is not
+ * inside the source, -ENOSPC where it does not fit into the destination (of a
+ * source of unknown size that shows while it is copied), -ENOMEM. */
 int copy_start(const struct copy_params *p, struct copy_job **job);
 /* Stops issuing, drains, then `done` with -EINTR (0 where all was issued and
  * finished before that). */

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * tune.h - how many bytes to keep in flight between two ends.
+ *
+ * A deep queue costs processor time and cache where both ends are near, a
+ * shallow one starves a distant end. So the window begins small and is doubled
+ * on trial: it stays doubled where that made things clearly faster, and goes
+ * back otherwise; after that it is tried again from time to time.
+ *
+ * Units      bytes; nanoseconds.
+ * Ownership  a plain structure of the caller's.
+ * Threads    the caller's; pure arithmetic.
+ * Errors     none.
+ */
+#ifndef NBDFS_TUNE_H
+#define NBDFS_TUNE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct tune {
+	uint64_t window;	/* bytes that may be in flight now */
+	uint64_t max;
+	uint64_t base;		/* the window that a trial goes back to */
+	uint64_t base_rate;	/* bytes per second with it; 0: not known */
+	uint64_t bytes;		/* finished since `began` */
+	uint64_t settle;	/* bytes to let pass before measuring */
+	uint64_t began;		/* when the measurement began; 0: not yet */
+	unsigned pause;		/* measurements until the next trial */
+	unsigned next_pause;
+};
+
+/* min and max are bounds of the window; min == max: it is fixed. */
+void tune_init(struct tune *t, uint64_t min, uint64_t max);
+/* `len` bytes have made their way from end to end. */
+void tune_finished(struct tune *t, uint64_t now, uint64_t len);
+/* The window was not what held things up: the measurement is worthless. */
+void tune_starved(struct tune *t);
+
+#endif
