@@ -47,6 +47,7 @@ NBDFS_HELPERS=${NBDFS_HELPERS:-$ROOT/build/release/tests/helpers}
 # Messages of tools and the order of sorting do not depend on the user.
 export LC_ALL=C
 umask 022
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 _count=0		# tests so far
 _planned=
@@ -663,7 +664,7 @@ mnt_daemon()
 # umnt [MOUNTPOINT]: unmounts and waits for the end of nbdfs; its exit status.
 umnt()
 {
-	local mp=${1:-$MNT} i pid=
+	local mp=${1:-$MNT} i pid='' status
 	for i in "${!_mount_points[@]}"; do
 		[ "${_mount_points[i]}" != "$mp" ] || pid=${_mount_pids[i]}
 	done
@@ -677,10 +678,9 @@ umnt()
 		return 124
 	fi
 	wait "$pid" 2>/dev/null
-	case $? in
-	127) return 0 ;;	# a daemon, no child of this shell
-	*) wait "$pid" ;;
-	esac
+	status=$?
+	# 127: a daemon is no child of this shell, its status is not known.
+	[ $status = 127 ] || return $status
 }
 
 # extents FILE: its map by SEEK_DATA and SEEK_HOLE, "data START LENGTH" and
