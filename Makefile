@@ -61,7 +61,7 @@ warnings := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes \
 	-Werror=implicit-function-declaration
 
 ifeq ($(DEVELOPER),1)
-warnings += -Werror -Walloca -Wdouble-promotion -Wcast-qual \
+warnings += -Werror -Walloca -Wdouble-promotion \
 	-Wframe-larger-than=16384 -Wunused-macros -Winit-self
 ifeq ($(findstring clang,$(shell $(CC) --version 2>/dev/null)),)
 warnings += -Wlogical-op -Wduplicated-cond
