@@ -28,9 +28,11 @@ int server_parse_uri(const char *operand, struct server **srv,
 int server_from_command(char *const argv[], struct server **srv,
 			struct error *err);
 /* Runs the command, listening on a socket of ours in a private folder
- * (LISTEN_FDS, LISTEN_PID); nothing to do for URIs. Once, before
- * connecting. */
-int server_start(struct server *srv, struct error *err);
+ * (LISTEN_FDS, LISTEN_PID); nothing to do for URIs. Once, before connecting,
+ * and on a thread that lives as long as the process: the kernel ends the
+ * server when that thread ends. What the server prints goes to `log` (may be
+ * NULL; copied), line by line, from other threads. */
+int server_start(struct server *srv, const struct log *log, struct error *err);
 /* SIGTERM, SIGKILL after `grace_ms`; waits; removes the socket and its
  * folder. Blocks. Nothing to do for URIs. */
 void server_stop(struct server *srv, unsigned grace_ms);
@@ -49,23 +51,23 @@ bool server_alive(struct server *srv);
 
 struct connect_opts {
 	uint64_t deadline;
-	atomic_bool *cancel;		/* or NULL */
-	bool want_extents;		/* negotiate base:allocation */
-	const char *meta_context;	/* another context as well, or NULL */
+	atomic_bool *cancel;	  /* or NULL */
+	bool want_extents;	  /* negotiate base:allocation */
+	const char *meta_context; /* another context as well, or NULL */
 };
 
 /* What a connected handle can do; checked, with effective limits. Compared
  * after a reconnection: see nbd_caps_same(). */
 struct nbd_caps {
 	uint64_t size;
-	uint32_t min_block;		/* power of two, 1 to 64 KiB */
-	uint32_t pref_block;		/* power of two, >= min_block */
-	uint32_t max_block;		/* payload limit, multiple of min_block;
+	uint32_t min_block;  /* power of two, 1 to 64 KiB */
+	uint32_t pref_block; /* power of two, >= min_block */
+	uint32_t max_block;  /* payload limit, multiple of min_block;
 					 * 32 MiB where none is advertised or
 					 * it is larger */
 	bool read_only, multi_conn, flush, fua, zero, fast_zero, trim, status;
 	bool rotational;
-	char *description;		/* or NULL; free with nbd_caps_clear() */
+	char *description; /* or NULL; free with nbd_caps_clear() */
 };
 void nbd_caps_clear(struct nbd_caps *caps);
 /* True if a file opened with `a` can go on with `b`. */
@@ -81,16 +83,16 @@ int nbd_open_export(struct server *srv, const char *export,
 
 /* One export as a list tells it. */
 struct export_entry {
-	char *name;			/* the export name as the server gave it */
-	char *description;		/* or NULL */
-	uint64_t size;			/* 0 may mean that it is not known */
+	char *name;	   /* the export name as the server gave it */
+	char *description; /* or NULL */
+	uint64_t size;	   /* 0 may mean that it is not known */
 	bool size_known;
 	bool read_only;
 };
 struct export_list {
 	struct export_entry *entry;
 	size_t count;
-	bool complete;			/* false: could not list, one default */
+	bool complete; /* false: could not list, one default */
 };
 void export_list_clear(struct export_list *list);
 /* Lists what `srv` offers, with size and flags of each, over one control
