@@ -210,14 +210,18 @@ struct catalog *catalog_new(struct engine *e);
 int catalog_add_uri(struct catalog *c, const char *operand,
 		    struct error *err);
 /* Adds a server to be run by socket activation; argv ends with NULL and is
- * copied. The server starts in catalog_load(), as a child of the caller. */
+ * copied. The server starts in catalog_load(), as a child of the caller; it is
+ * told to end when the thread that called that ends. */
 int catalog_add_command(struct catalog *c, char *const argv[],
 			struct error *err);
-/* Connects to every source and lists what it offers. Blocks, at most
- * --timeout for each source; meant for start-up, before the loop runs.
- * Any source that fails fails the whole call with a text. */
+/* Connects to every source and lists what it offers, several at a time.
+ * Blocks, at most --timeout for each source; meant for start-up, before the
+ * loop runs. Any source that fails fails the whole call with a text. A server
+ * that offers nothing is no failure. */
 int catalog_load(struct catalog *c, struct error *err);
-/* True if the lists are older than list_timeout_ms. */
+/* True if a list is older than list_timeout_ms and asking again makes sense:
+ * not for sources that name their export or file, nor for a server that takes
+ * one client only, nor for a while after it could not be reached. */
 bool catalog_stale(const struct catalog *c);
 /* Lists again in the background; `done` when finished, whatever came of it
  * (a server that cannot be reached keeps its entries). Calls while a refresh
@@ -233,10 +237,12 @@ void catalog_refresh(struct catalog *c, struct catalog_wait *w);
 struct image *catalog_find(struct catalog *c, const char *file_name);
 struct image *catalog_next(struct catalog *c, const struct image *after);
 size_t catalog_count(const struct catalog *c);
-/* Writes, zeroes, flushes and disconnects everything; `done` at the latest
- * after --timeout, with the first error. Subprocess servers are ended. */
+/* Writes, zeroes, flushes and disconnects everything, at the latest after
+ * --timeout; then ends subprocess servers, which have some seconds to go;
+ * then `done`, with the first error. Once. */
 void catalog_shutdown(struct catalog *c,
 		      void (*done)(void *arg, int error), void *arg);
+/* After that, or where the loop has never run. */
 void catalog_free(struct catalog *c);
 
 /* ---------------------------------------------------------------- image */

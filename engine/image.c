@@ -320,6 +320,11 @@ static bool image_dirty(const struct image *img)
 	       img->dirty.root || img->completed > img->flushed;
 }
 
+bool image_in_use(const struct image *img)
+{
+	return img->refs > 1 || image_dirty(img);
+}
+
 void handle_close(struct handle *h)
 {
 	struct image *img = h->img;

@@ -20,6 +20,9 @@ struct image *image_new(struct engine *e, struct server *srv,
 /* A later listing of the same export: takes a new size and description
  * where no handle is open. */
 void image_relist(struct image *img, const struct export_entry *entry);
+/* True if somebody besides one holder has a reference, or something is not on
+ * the server yet. */
+bool image_in_use(const struct image *img);
 /* Writes and zeroes what is queued, flushes, disconnects. Bounded by the
  * time-out: then what could not be written is logged, `done` gets an error. */
 void image_shutdown(struct image *img, void (*done)(void *arg, int error),
