@@ -267,7 +267,8 @@ static void on_retire(struct loop_task *t)
  * One wake-up handles all that has arrived: as long as a try yields an
  * answer, another may be there already. That spares a poll per answer, and
  * with TLS it is needed, since what gnutls holds back makes no descriptor
- * ready.
+ * ready. But not while a command is half sent: libnbd (seen in 1.14) forgets
+ * the other half when a try finds nothing to read.
  */
 static void on_ready(struct loop_watch *w, uint32_t events)
 {
@@ -288,7 +289,7 @@ static void on_ready(struct loop_watch *w, uint32_t events)
 			if (c->state != CONN_READY)
 				return;
 			dir = nbd_aio_get_direction(c->nbd);
-			if (!(dir & LIBNBD_AIO_DIRECTION_READ) ||
+			if (dir != LIBNBD_AIO_DIRECTION_READ ||
 			    TAILQ_EMPTY(&c->flying))
 				break;
 		}
@@ -331,9 +332,10 @@ void conn_break(struct conn *c, const char *why)
 {
 	if (c->state != CONN_READY)
 		return;
-	log_msg(&engine_config(c->e)->log, LOG_LVL_WARN,
-		"%s: export '%s': connection given up: %s",
-		server_label(c->srv), c->export_name, why);
+	if (why)
+		log_msg(&engine_config(c->e)->log, LOG_LVL_WARN,
+			"%s: export '%s': connection given up: %s",
+			server_label(c->srv), c->export_name, why);
 	/* libnbd then finds the end of the stream and fails what is in
 	 * flight, here and not in the helper thread that closes. */
 	shutdown(c->watch.fd, SHUT_RDWR);

@@ -69,7 +69,8 @@ int conn_adopt(struct conn *c, struct nbd_handle *nbd);
 /* Sends r. 0: ops->answered or ops->broken follows, not from inside this
  * call. -errno: libnbd refused it; nothing follows. */
 int conn_submit(struct conn *c, struct req *r);
-/* Breaks the connection: what is in flight comes back by ops->broken. */
+/* Breaks the connection: what is in flight comes back by ops->broken. `why`
+ * is logged unless it is NULL. */
 void conn_break(struct conn *c, const char *why);
 /* Nothing in flight, or after conn_break(): closes in a helper thread. */
 void conn_close(struct conn *c);

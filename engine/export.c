@@ -626,7 +626,8 @@ void export_abort(struct export *x)
 	fail_all(x);
 	for (unsigned i = 0; i < x->nconns; i++) {
 		atomic_store(&x->conns[i].cancel, true);
-		conn_break(&x->conns[i], "not needed any more");
+		if (!TAILQ_EMPTY(&x->conns[i].flying))
+			conn_break(&x->conns[i], NULL);
 	}
 }
 

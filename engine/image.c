@@ -421,6 +421,7 @@ static void shut_synced(struct image_op *op, int error)
 	loop_timer_cancel(engine_loop(img->e), &img->shut_timer);
 	if (error && !img->shut_error)
 		img->shut_error = error;
+	export_abort(img->x);	/* reads and questions may be left */
 	export_close(img->x, on_shut_closed, img);
 }
 
