@@ -7,10 +7,10 @@
  * states, one stamp) are merged. All operations O(log n + extents touched).
  *
  * Units      bytes; stamps are whatever the caller counts time in.
- * Ownership  the map owns its nodes (slab allocated, 48 bytes each).
+ * Ownership  the map owns its nodes (slab allocated, 40 bytes each).
  * Threads    belongs to one loop.
  * Errors     extent_set() answers -ENOMEM and leaves the map valid, with the
- *            range unknown where it could not be recorded.
+ *            range (and what else was in the extents at its ends) unknown.
  */
 #ifndef NBDFS_EXTENT_H
 #define NBDFS_EXTENT_H
@@ -26,6 +26,9 @@ enum extent_state {
 	EXTENT_HOLE,		/* reads as zero, known not to take space */
 };
 
+/* Stamps wrap: their age is to be reckoned modulo this. */
+#define EXTENT_STAMP_MASK UINT32_MAX
+
 struct extent {
 	uint64_t start, end;	/* end > start */
 	enum extent_state state;
@@ -34,11 +37,13 @@ struct extent {
 
 struct extent_map;
 
-/* `max_extents` bounds memory: beyond it everything clean is forgotten
- * (becomes unknown) before the new extent is recorded. */
+/* `max_extents` (3 at least) bounds memory: where more could be needed,
+ * everything is forgotten (becomes unknown) before the new extent is
+ * recorded. NULL without memory. */
 struct extent_map *extent_map_new(uint64_t size, size_t max_extents);
 void extent_map_free(struct extent_map *m);
-/* Sets [start, end), clipped to the size. */
+/* Sets [start, end), clipped to the size. Making something unknown never
+ * fails, but may forget more. */
 int extent_set(struct extent_map *m, uint64_t start, uint64_t end,
 	       enum extent_state state, uint32_t stamp);
 /* The extent that contains pos (pos < size). */
@@ -48,8 +53,9 @@ void extent_forget(struct extent_map *m);
 /* Bytes in a state, kept up to date: O(1). */
 uint64_t extent_bytes(const struct extent_map *m, enum extent_state state);
 size_t extent_count(const struct extent_map *m);
-/* The first position >= pos that is unknown, or size. A cursor of the caller
- * makes repeated calls cheap. */
+/* The first position >= pos that is unknown, or size. O(1) where nothing is
+ * unknown; else it walks over the known extents from pos on, so that a caller
+ * who goes on from the last answer passes each of them once. */
 uint64_t extent_next_unknown(const struct extent_map *m, uint64_t pos);
 /* For tests: asserts all invariants. */
 void extent_check(const struct extent_map *m);

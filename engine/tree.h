@@ -14,8 +14,9 @@
 struct tree_node {
 	struct tree_node *left, *right, *parent;
 	uint64_t key;
-	uint32_t prio;
-	uint32_t user;		/* the owner's, to fill the gap */
+	uint32_t prio : 30;
+	uint32_t tag : 2;	/* the owner's, to fill the gap */
+	uint32_t user;		/* the owner's too */
 };
 
 struct tree {
@@ -24,7 +25,7 @@ struct tree {
 };
 
 void tree_init(struct tree *t);
-/* The key must not be in the tree yet. */
+/* The key must not be in the tree yet. Leaves tag and user alone. */
 void tree_insert(struct tree *t, struct tree_node *n, uint64_t key);
 void tree_remove(struct tree *t, struct tree_node *n);
 /* The node with the largest key <= key, or NULL. */

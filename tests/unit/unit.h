@@ -15,6 +15,13 @@
 
 #define UNIT_TIMEOUT_S 60
 
+/* For inner loops: ck_assert() writes to a file each time it is passed. */
+#define unit_assert(cond)                                      \
+	do {                                                   \
+		if (!(cond))                                   \
+			ck_abort_msg("not true: %s", #cond);   \
+	} while (0)
+
 struct unit_case {
 	const TTest *test;
 	int rounds;		/* 0 or 1: once; else _i is 0 to rounds - 1 */
