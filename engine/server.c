@@ -44,6 +44,15 @@ static bool part_is(struct part p, const char *text)
 	return p.len == strlen(text) && strncasecmp(p.text, text, p.len) == 0;
 }
 
+/* NULL: not in it. */
+static const char *part_last(struct part p, char c)
+{
+	for (size_t i = p.len; i > 0; i--)
+		if (p.text[i - 1] == c)
+			return p.text + i - 1;
+	return NULL;
+}
+
 /* ------------------------------------------------------------- grammar */
 
 static struct part take_until(const char **s, const char *stop)
@@ -56,7 +65,7 @@ static struct part take_until(const char **s, const char *stop)
 
 static void split_authority(struct uri *u, struct part p)
 {
-	const char *at = p.len ? memrchr(p.text, '@', p.len) : NULL;
+	const char *at = part_last(p, '@');
 
 	u->has_authority = true;
 	u->has_user = at != NULL;
@@ -72,7 +81,9 @@ static void split_authority(struct uri *u, struct part p)
  * out. False: there is no scheme. */
 static bool split_uri(const char *s, struct uri *u)
 {
-	memset(u, 0, sizeof(*u));
+	const struct part none = { s, 0 };
+
+	*u = (struct uri){ .user = none, .host = none, .query = none };
 	u->scheme = take_until(&s, ":/?#");
 	if (*s != ':' || u->scheme.len == 0)
 		return false;
@@ -251,8 +262,8 @@ static int check_port(const struct uri *u, const char *label, struct error *err)
 
 	if (p.len == 0 || u->is_unix)
 		return 0;
-	colon = memrchr(p.text, ':', p.len);
-	bracket = memrchr(p.text, ']', p.len);
+	colon = part_last(p, ':');
+	bracket = part_last(p, ']');
 	if (!colon || (bracket && bracket > colon))
 		return 0;
 	n = p.len - (size_t)(colon + 1 - p.text);
