@@ -105,7 +105,8 @@ check_libs = $(eval check_libs := $$(call pkg_libs,check,check))$(check_libs)
 
 # ------------------------------------------------------------------- sources
 
-engine_src := $(filter-out %_main.c,$(wildcard engine/*.c))
+copy_src := $(wildcard engine/copy_main.c engine/cli_*.c)
+engine_src := $(filter-out $(copy_src),$(wildcard engine/*.c))
 fs_src := $(wildcard fs/*.c)
 unit_src := $(wildcard tests/unit/check_*.c)
 helper_src := $(wildcard tests/helpers/*.c)
@@ -116,7 +117,7 @@ integration := $(sort $(wildcard tests/t/*.t))
 objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 engine_obj := $(call objects,$(engine_src))
 fs_obj := $(call objects,$(fs_src))
-copy_obj := $(call objects,$(wildcard engine/copy_main.c))
+copy_obj := $(call objects,$(copy_src))
 unit_obj := $(call objects,$(unit_src))
 helper_obj := $(call objects,$(helper_src))
 fsrandom_obj := $(call objects,$(fsrandom_src))
@@ -162,7 +163,7 @@ endef
 $(BUILD)/flags: FORCE
 	$(call stamp,$(CC) $(base_cflags) $(CPPFLAGS) $(CFLAGS))
 $(BUILD)/files: FORCE
-	$(call stamp,$(engine_src) $(fs_src) $(fsrandom_src) $(base_ldflags) $(LDFLAGS))
+	$(call stamp,$(engine_src) $(copy_src) $(fs_src) $(fsrandom_src) $(base_ldflags) $(LDFLAGS))
 
 define compile
 	$(say) CC $<

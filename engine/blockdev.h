@@ -19,13 +19,13 @@ struct blockdev;
 
 struct dev_io {
 	void (*done)(struct dev_io *io, int error);
-	struct blockdev *dev;		/* set by blockdev_*() */
+	struct blockdev *dev; /* set by blockdev_*() */
 	uint64_t offset, len;
-	uint8_t *data;			/* read: filled; write: sent */
-	struct buf *buf;		/* holds data, or NULL */
-	unsigned flags;			/* DEV_* below */
+	uint8_t *data;	 /* read: filled; write: sent */
+	struct buf *buf; /* holds data, or NULL */
+	unsigned flags;	 /* DEV_* below */
 	/* results of extents() */
-	uint64_t run;			/* length of the run at offset */
+	uint64_t run; /* length of the run at offset */
 	bool zero, hole;
 	/* read from a pipe: bytes got; 0 is the end */
 	uint64_t got;
@@ -37,26 +37,28 @@ struct dev_io {
 		struct image_zero zero;
 		struct image_extent extent;
 		struct image_sync sync;
-		struct work work;
-		struct loop_task task;
-		void *ptr;
+		struct {
+			struct work work;
+			int error;
+			bool at_data;
+		} helper;
 	} u;
 	/* the submitter's */
 	void *user;
 };
 
 enum {
-	DEV_ALLOCATE = 1,		/* zero(): keep or make space */
+	DEV_ALLOCATE = 1, /* zero(): keep or make space */
 };
 
 enum {
 	DEV_CAN_READ = 1,
 	DEV_CAN_WRITE = 2,
-	DEV_CAN_EXTENTS = 4,		/* extents() tells holes */
-	DEV_CAN_ZERO = 8,		/* zero() beats writing zeroes */
-	DEV_CAN_SEEK = 16,		/* else: in order, each byte once */
-	DEV_IS_ZERO = 32,		/* destination known to read as zero */
-	DEV_REMOTE = 64,		/* a failure may pass: worth a retry */
+	DEV_CAN_EXTENTS = 4, /* extents() tells holes */
+	DEV_CAN_ZERO = 8,    /* zero() beats writing zeroes */
+	DEV_CAN_SEEK = 16,   /* else: in order, each byte once */
+	DEV_IS_ZERO = 32,    /* destination known to read as zero */
+	DEV_REMOTE = 64,     /* a failure may pass: worth a retry */
 };
 
 /* Each entry says what the caller does without it. */
@@ -83,12 +85,12 @@ struct blockdev_ops {
 
 struct blockdev {
 	const struct blockdev_ops *ops;
-	const char *name;		/* for messages; the device's */
-	uint64_t size;			/* UINT64_MAX: not known (pipe) */
-	unsigned caps;			/* DEV_CAN_* */
-	uint32_t preferred;		/* request size that suits; 0: any */
-	uint32_t align;			/* offsets and lengths that suit; >= 1 */
-	unsigned depth;			/* requests that can be in flight */
+	const char *name;   /* for messages; the device's */
+	uint64_t size;	    /* UINT64_MAX: not known (pipe) */
+	unsigned caps;	    /* DEV_CAN_* */
+	uint32_t preferred; /* request size that suits; 0: any */
+	uint32_t align;	    /* offsets and lengths that suit; >= 1 */
+	unsigned depth;	    /* requests that can be in flight */
 };
 
 static inline void blockdev_read(struct blockdev *dev, struct dev_io *io)
@@ -131,12 +133,11 @@ struct blockdev *dev_image_new(struct handle *h, struct error *err);
 struct dev_file_params {
 	int fd;
 	const char *name;
-	uint64_t size;			/* UINT64_MAX: a file that grows */
-	bool block;			/* a block device */
-	bool read, write;		/* what fd was opened for */
-	bool is_zero;			/* known to read as zero */
-	struct loop *loop;
-	struct workers *workers;	/* for what may wait for a disk */
+	uint64_t size;		 /* UINT64_MAX: a file that grows */
+	bool block;		 /* a block device */
+	bool read, write;	 /* what fd was opened for */
+	bool is_zero;		 /* known to read as zero */
+	struct workers *workers; /* for what may wait for a disk */
 };
 struct blockdev *dev_file_new(const struct dev_file_params *p,
 			      struct error *err);

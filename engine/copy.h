@@ -17,29 +17,29 @@
 #include "blockdev.h"
 
 struct copy_stats {
-	uint64_t read, written;		/* data bytes */
-	uint64_t zeroed;		/* bytes made zero by zero() */
-	uint64_t skipped;		/* zero already: nothing was done */
-	uint64_t finished;		/* of the range: done with, whatever way */
+	uint64_t read, written; /* data bytes */
+	uint64_t zeroed;	/* bytes made zero by zero() */
+	uint64_t skipped;	/* zero already: nothing was done */
+	uint64_t finished;	/* of the range: done with, whatever way */
 };
 
 struct copy_params {
 	struct blockdev *src, *dst;
-	uint64_t src_offset, dst_offset, len;	/* len UINT64_MAX: to the end */
+	uint64_t src_offset, dst_offset, len; /* len UINT64_MAX: to the end */
 	struct loop *loop;
 	struct pool *pool;
-	uint32_t request_size;		/* 0: adaptive */
-	unsigned requests;		/* reads + writes in flight; 0: adaptive */
-	uint64_t queue_size;		/* bytes in flight, at most, plus one
+	uint32_t request_size; /* 0: adaptive */
+	unsigned requests;     /* reads + writes in flight; 0: adaptive */
+	uint64_t queue_size;   /* bytes in flight, at most, plus one
 					 * request */
-	unsigned retries;		/* of a request that fails at an end
+	unsigned retries;      /* of a request that fails at an end
 					 * with DEV_REMOTE */
-	uint32_t sparse;		/* scan data for zero blocks; 0: not */
-	bool allocated;			/* zeroes take space at the destination */
-	bool dst_is_zero;		/* zero extents need nothing */
-	bool no_extents;		/* never ask the source for extents */
-	bool synchronous;		/* one request at a time */
-	uint64_t rate;			/* bytes per second; 0: no limit */
+	uint32_t sparse;       /* scan data for zero blocks; 0: not */
+	bool allocated;	       /* zeroes take space at the destination */
+	bool dst_is_zero;      /* zero extents need nothing */
+	bool no_extents;       /* never ask the source for extents */
+	bool synchronous;      /* one request at a time */
+	uint64_t rate;	       /* bytes per second; 0: no limit */
 	/* progress, on the loop, a few times per second; or NULL */
 	void (*progress)(void *arg, const struct copy_stats *stats);
 	void (*done)(void *arg, int error, const struct copy_stats *stats);
@@ -60,6 +60,6 @@ uint64_t copy_error_offset(const struct copy_job *job);
 const char *copy_error_step(const struct copy_job *job); /* "read", ... */
 /* The largest n such that all of [0, n) of the range has been finished. */
 uint64_t copy_prefix(const struct copy_job *job);
-void copy_free(struct copy_job *job);	/* after `done` */
+void copy_free(struct copy_job *job); /* after `done` */
 
 #endif

@@ -22,20 +22,20 @@
 enum op_kind { OP_READ, OP_WRITE, OP_ZERO };
 
 struct slot {
-	TAILQ_ENTRY(slot) order;	/* in the range */
-	TAILQ_ENTRY(slot) ready;	/* has something to be written */
+	TAILQ_ENTRY(slot) order; /* in the range */
+	TAILQ_ENTRY(slot) ready; /* has something to be written */
 	struct copy_job *job;
 	uint64_t offset, len;
-	uint64_t cursor;		/* bytes that were handed on */
-	struct buf *buf;		/* NULL: zeroes */
-	unsigned pending;		/* ops */
-	bool is_ready;			/* in the list of ready ones */
+	uint64_t cursor;  /* bytes that were handed on */
+	struct buf *buf;  /* NULL: zeroes */
+	unsigned pending; /* ops */
+	bool is_ready;	  /* in the list of ready ones */
 	bool failed, finished;
 };
 
 struct op {
 	struct dev_io io;
-	TAILQ_ENTRY(op) link;		/* free ones, or those to be retried */
+	TAILQ_ENTRY(op) link; /* free ones, or those to be retried */
 	struct slot *slot;
 	enum op_kind kind;
 	unsigned tries;
@@ -49,21 +49,21 @@ struct copy_job {
 	/* decided at the start */
 	uint32_t request_size;
 	unsigned ops_max, slots_max;
-	uint64_t zero_max;		/* one zero request, at most */
-	bool in_order;			/* the destination is a pipe */
-	bool stream;			/* the source is one */
-	uint64_t len;			/* UINT64_MAX: to the end of a stream */
-	bool skip_zeroes;		/* nothing to do where zeroes belong */
-	bool scan;			/* look for zeroes in data */
-	uint64_t room;			/* in the destination */
+	uint64_t zero_max; /* one zero request, at most */
+	bool in_order;	   /* the destination is a pipe */
+	bool stream;	   /* the source is one */
+	uint64_t len;	   /* UINT64_MAX: to the end of a stream */
+	bool skip_zeroes;  /* nothing to do where zeroes belong */
+	bool scan;	   /* look for zeroes in data */
+	uint64_t room;	   /* in the destination */
 	/* how far it is */
-	struct walk *walk;		/* NULL: a stream */
+	struct walk *walk; /* NULL: a stream */
 	struct tune tune;
-	uint64_t issued;		/* the range has slots up to here */
+	uint64_t issued; /* the range has slots up to here */
 	bool stream_end;
-	uint64_t held;			/* bytes of buffers in slots */
-	unsigned in_flight;		/* ops */
-	unsigned reading;		/* of them, reads */
+	uint64_t held;	    /* bytes of buffers in slots */
+	unsigned in_flight; /* ops */
+	unsigned reading;   /* of them, reads */
 	unsigned slots;
 	struct slot_list order, ready, spare_slots;
 	struct copy_op_list spare_ops, retry;
@@ -76,7 +76,7 @@ struct copy_job {
 	uint64_t prefix;
 	/* driving it */
 	bool pumping;
-	uint64_t rate_next;		/* when the rate allows the next read */
+	uint64_t rate_next; /* when the rate allows the next read */
 	uint64_t retry_at;
 	struct loop_task pump_task, end_task;
 	struct loop_timer rate_timer, retry_timer, progress_timer;
@@ -93,8 +93,7 @@ static inline bool copy_stopping(const struct copy_job *job)
 void copy_fail(struct copy_job *job, int error, const char *step,
 	       uint64_t offset);
 /* A new slot at the end of what was issued; -ENOMEM. */
-int slot_new(struct copy_job *job, uint64_t len, bool data,
-	     struct slot **slot);
+int slot_new(struct copy_job *job, uint64_t len, bool data, struct slot **slot);
 void slot_free(struct slot *slot);
 /* Reads a slot's data. Needs a free op. */
 int slot_read(struct slot *slot);

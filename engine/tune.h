@@ -19,14 +19,14 @@
 #include <stdint.h>
 
 struct tune {
-	uint64_t window;	/* bytes that may be in flight now */
+	uint64_t window; /* bytes that may be in flight now */
 	uint64_t max;
-	uint64_t base;		/* the window that a trial goes back to */
-	uint64_t base_rate;	/* bytes per second with it; 0: not known */
-	uint64_t bytes;		/* finished since `began` */
-	uint64_t settle;	/* bytes to let pass before measuring */
-	uint64_t began;		/* when the measurement began; 0: not yet */
-	unsigned pause;		/* measurements until the next trial */
+	uint64_t base;	    /* the window that a trial goes back to */
+	uint64_t base_rate; /* bytes per second with it; 0: not known */
+	uint64_t bytes;	    /* finished since `began` */
+	uint64_t settle;    /* bytes to let pass before measuring */
+	uint64_t began;	    /* when the measurement began; 0: not yet */
+	unsigned pause;	    /* measurements until the next trial */
 	unsigned next_pause;
 };
 

@@ -21,9 +21,9 @@ struct walk;
 
 struct walk_params {
 	struct blockdev *dev;
-	uint64_t offset, len;		/* inside the device */
-	bool no_extents;		/* do not ask: all is data */
-	uint64_t min_hole;		/* shorter zero runs between data are
+	uint64_t offset, len; /* inside the device */
+	bool no_extents;      /* do not ask: all is data */
+	uint64_t min_hole;    /* shorter zero runs between data are
 					 * given as data */
 	/* More is known, or, after walk_stop(), nothing is outstanding. */
 	void (*wake)(void *arg);
@@ -35,7 +35,7 @@ struct walk_run {
 	bool zero;
 };
 
-struct walk *walk_new(const struct walk_params *p);	/* NULL: ENOMEM */
+struct walk *walk_new(const struct walk_params *p); /* NULL: ENOMEM */
 /* The run at the position; false while it is not known, or at the end. It may
  * turn out longer later. */
 bool walk_peek(struct walk *w, struct walk_run *run);
@@ -43,7 +43,7 @@ bool walk_peek(struct walk *w, struct walk_run *run);
 void walk_advance(struct walk *w, uint64_t n);
 bool walk_at_end(const struct walk *w);
 void walk_stop(struct walk *w);
-bool walk_idle(const struct walk *w);	/* nothing outstanding */
-void walk_free(struct walk *w);		/* when idle; NULL is allowed */
+bool walk_idle(const struct walk *w); /* nothing outstanding */
+void walk_free(struct walk *w);	      /* when idle; NULL is allowed */
 
 #endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * cli.h - the inside of nbdfs-copy: options, ends, lanes.
+ *
+ * A lane is a thread with a loop, both ends opened on it, and a copy job. Lane
+ * 0 is the main thread; it opens the ends first, decides how many lanes there
+ * are, and watches over signals and progress. All lanes take their ranges from
+ * one cursor.
+ *
+ * Units      bytes.
+ * Ownership  a struct cli outlives all else and is constant after
+ *            cli_options(), but for the atomics.
+ * Threads    a lane belongs to its thread.
+ * Errors     0 or -errno with a text.
+ */
+#ifndef NBDFS_CLI_H
+#define NBDFS_CLI_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#include "copy.h"
+#include "local.h"
+#include "opts.h"
+#include "progress.h"
+#include "verify.h"
+
+#define PROGRAM "nbdfs-copy"
+#define SPARSE_DEFAULT 4096
+#define LANES_MAX 64
+
+struct cli {
+	bool allocated, dest_is_zero, flush, no_extents, synchronous;
+	bool verify, json, verbose;
+	bool help, version, dump;
+	bool progress;
+	int progress_fd; /* -1: for people */
+	bool sparse_set;
+	uint32_t sparse, request_size;
+	uint64_t queue_size, rate;
+	unsigned connections, requests, threads, retries;
+	unsigned lanes_max, lane_connections; /* from the above */
+	struct operands operands;
+	const struct operand *source, *dest;
+	struct log log;
+	uint64_t began;
+};
+
+enum cli_status { CLI_OK, CLI_FAILED, CLI_USAGE };
+
+/* cli_opts.c */
+extern const struct opt cli_table[];
+int cli_options(struct cli *cli, int argc, char **argv, struct error *err);
+void cli_help(FILE *out);
+
+/* cli_end.c: one end of a lane. */
+enum end_kind { END_LOCAL, END_NBD, END_NULL };
+
+struct end {
+	const struct cli *cli;
+	const struct operand *operand;
+	bool write;
+	enum end_kind kind;
+	char label[256];    /* for messages */
+	uint64_t size;	    /* UINT64_MAX: not known */
+	uint32_t preferred; /* an NBD server's block size, or 0 */
+	bool parallel;	    /* may be opened by several lanes */
+	struct local local;
+	struct engine *engine;
+	struct catalog *catalog;
+	struct image *image;
+	struct handle *handle;
+	struct blockdev *dev;
+};
+
+/* Both may block, and run the loop. */
+int end_open_source(struct end *e, const struct cli *cli, struct loop *loop,
+		    struct error *err);
+int end_open_dest(struct end *e, const struct cli *cli,
+		  const struct end *source, struct loop *loop,
+		  struct error *err);
+/* The same end once more, for another lane. */
+int end_open_again(struct end *e, const struct end *first, struct loop *loop,
+		   struct error *err);
+/* Makes e->dev. */
+int end_device(struct end *e, struct loop *loop, struct workers *workers,
+	       struct error *err);
+/* Makes e->dev again, for reading, with nothing remembered of its contents. */
+int end_reopen(struct end *e, struct loop *loop, struct workers *workers,
+	       struct error *err);
+/* Leaves servers politely; runs the loop. NULL or half open is allowed. */
+int end_close(struct end *e, struct loop *loop, struct error *err);
+
+/* What all lanes share. */
+struct shared {
+	const struct cli *cli;
+	uint64_t size;	/* UINT64_MAX: not known */
+	uint64_t piece; /* what a lane takes at a time */
+	uint32_t sparse;
+	unsigned lanes;
+	atomic_uint_fast64_t cursor;
+	atomic_bool stop;
+};
+
+struct lane {
+	struct shared *shared;
+	struct loop *loop;
+	struct workers *workers;
+	struct pool *pool;
+	struct end src, dst;
+	/* the copy */
+	struct copy_job *job;
+	atomic_uint_fast64_t finished; /* bytes, for progress */
+	bool running;		       /* until its last piece is done */
+	/* how it went */
+	int result;
+	struct error err;
+	struct copy_stats stats;
+	/* lanes other than the first */
+	pthread_t thread;
+	bool started;
+	struct loop_task stop_task; /* posted to its loop */
+	struct loop_task gone_task; /* posted to the first lane's, whose
+					 * matter `run` is */
+	const struct lane *first;
+};
+
+/* cli_lane.c */
+int lane_init(struct lane *lane, struct shared *sh, struct error *err);
+/* Waits for the thread, if there is one. */
+void lane_free(struct lane *lane);
+/* Copies pieces until there are none, then stops the loop. */
+void lane_copy(struct lane *lane);
+void lane_stop(struct lane *lane);
+/* fsync, or FLUSH. Runs the loop. */
+int lane_flush(struct lane *lane, struct error *err);
+/* Does all that on a thread of its own. gone_task runs on the first lane's
+ * loop when nothing is left to do but lane_free(). */
+int lane_start(struct lane *lane, const struct lane *first, struct error *err);
+
+/* cli_range.c: copy_file_range() between two files of one mount. */
+struct range_copy {
+	struct work work;
+	int in, out;
+	uint64_t size;
+	atomic_uint_fast64_t finished;
+	atomic_bool stop;
+	int result;	  /* 0 or -errno */
+	bool unsupported; /* nothing was copied: read and write */
+};
+void range_copy_run(struct work *w);
+bool range_copy_suits(const struct cli *cli, const struct end *src,
+		      const struct end *dst);
+
+/* cli_watch.c: signals and progress, on the first lane's loop. */
+struct watch {
+	const struct cli *cli;
+	struct loop *loop;
+	uint64_t size;
+	bool comparing; /* the second pass */
+	/* asked for how far it is; told to stop */
+	uint64_t (*finished)(void *arg);
+	void (*stop)(void *arg);
+	void *arg;
+	int signal;		   /* that has come */
+	struct loop_watch signals; /* fd -1: not watched */
+	sigset_t old_mask;
+	struct loop_timer hard_stop, timer;
+	struct progress progress;
+	bool showing;
+};
+void watch_start(struct watch *w);
+void watch_compare(struct watch *w); /* the second pass begins */
+void watch_end(struct watch *w, bool ok);
+
+/* cli_run.c: everything after the options. Returns the exit status. */
+int cli_run(struct cli *cli);
+uint64_t cli_now(void);
+
+#endif

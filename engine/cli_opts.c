@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <errno.h>
+#include <string.h>
+
+#include "cli.h"
+#include "util.h"
+
+#define REQUEST_MIN (4 * KiB)
+#define REQUEST_MAX (32 * MiB)
+#define SPARSE_MIN 512
+#define SPARSE_MAX (2 * GiB)
+#define CONNECTIONS_MAX 64
+
+const struct opt cli_table[] = {
+	{ .name = "allocated",
+	  .kind = OPT_FLAG,
+	  .help = "zeroes take space at the destination, nothing is a hole" },
+	{ .name = "connections",
+	  .letter = 'C',
+	  .kind = OPT_NUMBER,
+	  .arg = "N",
+	  .min = 1,
+	  .deflt = "4",
+	  .help = "connections to an NBD server, at most, where it allows "
+		  "several" },
+	{ .name = "destination-is-zero",
+	  .alias = "target-is-zero",
+	  .kind = OPT_FLAG,
+	  .help = "the destination reads as zero already: zeroes are left "
+		  "out" },
+	{ .name = "flush",
+	  .kind = OPT_FLAG,
+	  .help = "end when all is on stable storage" },
+	{ .name = "json",
+	  .kind = OPT_FLAG,
+	  .help = "print a summary for programs" },
+	{ .name = "no-extents",
+	  .kind = OPT_FLAG,
+	  .help = "do not ask the source for its holes, read everything" },
+	{ .name = "progress",
+	  .letter = 'p',
+	  .kind = OPT_MAYBE,
+	  .arg = "FD",
+	  .help = "show progress, or write N/100 lines to a descriptor" },
+	{ .name = "queue-size",
+	  .kind = OPT_SIZE,
+	  .arg = "SIZE",
+	  .min = 1,
+	  .deflt = "16M",
+	  .help = "bytes in flight, at most" },
+	{ .name = "rate",
+	  .kind = OPT_SIZE,
+	  .arg = "SIZE",
+	  .min = 1,
+	  .help = "bytes of data a second, at most" },
+	{ .name = "request-size",
+	  .kind = OPT_SIZE,
+	  .arg = "SIZE",
+	  .min = REQUEST_MIN,
+	  .max = REQUEST_MAX,
+	  .help = "size of one request, a power of two; adapts where it is "
+		  "not given" },
+	{ .name = "requests",
+	  .letter = 'R',
+	  .kind = OPT_NUMBER,
+	  .arg = "N",
+	  .min = 1,
+	  .help = "requests in flight on a connection; adapts where it is not "
+		  "given" },
+	{ .name = "retries",
+	  .kind = OPT_NUMBER,
+	  .arg = "N",
+	  .deflt = "3",
+	  .help = "how often a request that fails at a server is tried again, "
+		  "and whether lost connections are made again (0: not)" },
+	{ .name = "sparse",
+	  .letter = 'S',
+	  .kind = OPT_SIZE,
+	  .arg = "SIZE",
+	  .max = SPARSE_MAX,
+	  .deflt = "4K",
+	  .help = "blocks of zeroes of this size become holes; 0: none does" },
+	{ .name = "synchronous",
+	  .kind = OPT_FLAG,
+	  .help = "one request after the other, in order" },
+	{ .name = "threads",
+	  .letter = 'T',
+	  .kind = OPT_NUMBER,
+	  .arg = "N",
+	  .deflt = "0",
+	  .help = "threads, each with connections of its own; 0: as many as "
+		  "help" },
+	{ .name = "verbose",
+	  .letter = 'v',
+	  .kind = OPT_FLAG,
+	  .help = "say what is being done" },
+	{ .name = "verify",
+	  .kind = OPT_FLAG,
+	  .help = "read both ends again afterwards and compare them" },
+	{ .name = "help",
+	  .letter = 'h',
+	  .kind = OPT_FLAG,
+	  .help = "print this" },
+	{ .name = "version",
+	  .letter = 'V',
+	  .kind = OPT_FLAG,
+	  .help = "print the version" },
+	{ .name = "dump-options", .kind = OPT_FLAG },
+	{ .name = NULL },
+};
+
+static int power_of_two(const struct opt_value *v, uint64_t min,
+			struct error *err)
+{
+	if (is_pow2(v->number) && v->number >= min)
+		return 0;
+	error_set(err, "--%s=%s: must be a power of two from %u on",
+		  v->opt->name, v->text, (unsigned)min);
+	return -EINVAL;
+}
+
+static int set_progress(struct cli *cli, const struct opt_value *v,
+			struct error *err)
+{
+	uint64_t fd;
+
+	cli->progress = true;
+	cli->progress_fd = -1;
+	if (!v->text)
+		return 0;
+	if (parse_number(v->text, 0, 1 << 20, &fd) < 0) {
+		error_set(err, "--progress=%s: not a file descriptor", v->text);
+		return -EINVAL;
+	}
+	cli->progress_fd = (int)fd;
+	return 0;
+}
+
+static int set_sparse(struct cli *cli, const struct opt_value *v,
+		      struct error *err)
+{
+	cli->sparse_set = true;
+	cli->sparse = (uint32_t)v->number;
+	return v->number ? power_of_two(v, SPARSE_MIN, err) : 0;
+}
+
+static unsigned to_unsigned(uint64_t n, unsigned max)
+{
+	return (unsigned)min_u64(n, max);
+}
+
+/* Options with a value. */
+static int set_value(struct cli *cli, const struct opt_value *v,
+		     struct error *err)
+{
+	const char *name = v->opt->name;
+
+	if (strcmp(name, "connections") == 0)
+		cli->connections = to_unsigned(v->number, CONNECTIONS_MAX);
+	else if (strcmp(name, "queue-size") == 0)
+		cli->queue_size = v->number;
+	else if (strcmp(name, "rate") == 0)
+		cli->rate = v->number;
+	else if (strcmp(name, "requests") == 0)
+		cli->requests = to_unsigned(v->number, 1 << 16);
+	else if (strcmp(name, "retries") == 0)
+		cli->retries = to_unsigned(v->number, 1 << 20);
+	else if (strcmp(name, "threads") == 0)
+		cli->threads = to_unsigned(v->number, LANES_MAX);
+	else if (strcmp(name, "progress") == 0)
+		return set_progress(cli, v, err);
+	else if (strcmp(name, "sparse") == 0)
+		return set_sparse(cli, v, err);
+	else if (strcmp(name, "request-size") == 0) {
+		cli->request_size = (uint32_t)v->number;
+		return power_of_two(v, REQUEST_MIN, err);
+	}
+	return 0;
+}
+
+static int set_option(void *arg, const struct opt_value *v, struct error *err)
+{
+	struct cli *cli = arg;
+	const struct {
+		const char *name;
+		bool *flag;
+	} flags[] = {
+		{ "allocated", &cli->allocated },
+		{ "destination-is-zero", &cli->dest_is_zero },
+		{ "flush", &cli->flush },
+		{ "json", &cli->json },
+		{ "no-extents", &cli->no_extents },
+		{ "synchronous", &cli->synchronous },
+		{ "verbose", &cli->verbose },
+		{ "verify", &cli->verify },
+		{ "help", &cli->help },
+		{ "version", &cli->version },
+		{ "dump-options", &cli->dump },
+	};
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(flags); i++) {
+		if (strcmp(v->opt->name, flags[i].name) == 0) {
+			*flags[i].flag = true;
+			return 0;
+		}
+	}
+	return set_value(cli, v, err);
+}
+
+static int check_operands(struct cli *cli, struct error *err)
+{
+	if (cli->operands.count != 2) {
+		error_set(err, "%s",
+			  cli->operands.count < 2 ?
+				  "a source and a destination are needed" :
+				  "too many operands: a source and a "
+				  "destination are needed");
+		return -EINVAL;
+	}
+	cli->source = &cli->operands.list[0];
+	cli->dest = &cli->operands.list[1];
+	if (cli->source->word && strcmp(cli->source->word, "null:") == 0) {
+		error_set(err, "null: can only be the destination");
+		return -EINVAL;
+	}
+	if (cli->verify && cli->dest->word &&
+	    strcmp(cli->dest->word, "null:") == 0) {
+		error_set(err, "--verify: null: cannot be read back");
+		return -EINVAL;
+	}
+	return 0;
+}
+
+int cli_options(struct cli *cli, int argc, char **argv, struct error *err)
+{
+	const struct opt_parser parser = {
+		.table = cli_table,
+		.set = set_option,
+		.arg = cli,
+	};
+	int r;
+
+	cli->progress_fd = -1;
+	cli->sparse = SPARSE_DEFAULT;
+	cli->queue_size = 16 * MiB;
+	cli->connections = 4;
+	cli->retries = 3;
+	r = opts_parse(&parser, argc, argv, &cli->operands, err);
+	if (r < 0 || cli->help || cli->version || cli->dump)
+		return r;
+	return check_operands(cli, err);
+}
+
+void cli_help(FILE *out)
+{
+	fputs("Usage: " PROGRAM " [OPTIONS] SOURCE DESTINATION\n"
+	      "Copies between NBD servers, files, block devices and pipes.\n"
+	      "\n"
+	      "SOURCE and DESTINATION are each one of\n"
+	      "  FILE, BLOCK-DEVICE   a path\n"
+	      "  NBD-URI              nbd://host/export, "
+	      "nbd+unix:///export?socket=PATH, ...\n"
+	      "  [ CMD ARGS... ]      an NBD server to be run for the copy\n"
+	      "  -                    standard input, standard output\n"
+	      "  null:                (DESTINATION) forgets everything\n"
+	      "\n"
+	      "Options:\n",
+	      out);
+	opts_print_help(cli_table, out);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * copy_main.c - nbdfs-copy: copies between NBD servers, files, devices, pipes.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+#include "util.h"
+
+static void print_line(void *arg, enum log_level level, const char *line)
+{
+	(void)arg;
+	(void)level;
+	fprintf(stderr, PROGRAM ": %s\n", line);
+}
+
+/* Standard output that cannot be written is a failure like any other. */
+static int end_output(int status)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return status;
+	perror(PROGRAM ": standard output");
+	return CLI_FAILED;
+}
+
+static int print_and_end(const struct cli *cli)
+{
+	if (cli->help)
+		cli_help(stdout);
+	else if (cli->version)
+		printf(PROGRAM " " NBDFS_VERSION "\n");
+	else
+		opts_dump(cli_table, stdout);
+	return CLI_OK;
+}
+
+/* How many lanes there can be, and what each of them gets. */
+static void share_out(struct cli *cli)
+{
+	unsigned lanes = cli->threads ? cli->threads : 1;
+
+	cli->lanes_max = (unsigned)min_u64(lanes, cli->connections);
+	cli->lane_connections = cli->connections / cli->lanes_max;
+}
+
+int main(int argc, char **argv)
+{
+	struct cli cli = {
+		.log = { .level = LOG_LVL_ERROR, .sink = print_line },
+	};
+	struct error err = { "" };
+	int status = CLI_USAGE;
+
+	if (cli_options(&cli, argc, argv, &err) < 0) {
+		fprintf(stderr, PROGRAM ": %s\n", err.text);
+		fprintf(stderr, "Try '" PROGRAM " --help'.\n");
+	} else if (cli.help || cli.version || cli.dump) {
+		status = end_output(print_and_end(&cli));
+	} else {
+		if (cli.verbose)
+			cli.log.level = LOG_LVL_DEBUG;
+		share_out(&cli);
+		/* Errors come from write(), not as the end of the program. */
+		signal(SIGPIPE, SIG_IGN);
+		signal(SIGXFSZ, SIG_IGN);
+		status = end_output(cli_run(&cli));
+	}
+	opts_free_operands(&cli.operands);
+	return status;
+}

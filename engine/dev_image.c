@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <stdlib.h>
+#include <string.h>
+
+#include "blockdev.h"
+#include "util.h"
+
+struct image_dev {
+	struct blockdev dev;
+	struct handle *h;
+	char *name;
+};
+
+static struct image_dev *to_image(struct blockdev *dev)
+{
+	return container_of(dev, struct image_dev, dev);
+}
+
+/* All members of the union begin with the image_op. */
+static struct dev_io *to_io(struct image_op *op)
+{
+	return container_of(op, struct dev_io, u.op);
+}
+
+static void op_done(struct image_op *op, int error)
+{
+	struct dev_io *io = to_io(op);
+
+	io->done(io, error);
+}
+
+static void extent_done(struct image_op *op, int error)
+{
+	struct dev_io *io = to_io(op);
+
+	io->run = io->u.extent.len;
+	io->zero = io->u.extent.zero;
+	io->hole = io->u.extent.hole;
+	io->done(io, error);
+}
+
+static void image_dev_read(struct blockdev *dev, struct dev_io *io)
+{
+	struct image_read *r = &io->u.read;
+
+	memset(&r->op, 0, sizeof(r->op));
+	r->op.done = op_done;
+	r->op.h = to_image(dev)->h;
+	r->offset = io->offset;
+	r->len = (uint32_t)io->len;
+	r->dst = io->data;
+	r->niov = r->npieces = 0;
+	image_read(r);
+}
+
+static void image_dev_write(struct blockdev *dev, struct dev_io *io)
+{
+	struct image_write *w = &io->u.write;
+
+	*w = (struct image_write){
+		.op = { .done = op_done, .h = to_image(dev)->h },
+		.offset = io->offset,
+		.len = (uint32_t)io->len,
+		.flags = WRITE_DIRECT,
+		.data = io->data,
+		.buf = io->buf,
+	};
+	image_write(w);
+}
+
+static void image_dev_zero(struct blockdev *dev, struct dev_io *io)
+{
+	struct image_zero *z = &io->u.zero;
+	bool allocate = io->flags & DEV_ALLOCATE;
+
+	*z = (struct image_zero){
+		.op = { .done = op_done, .h = to_image(dev)->h },
+		.offset = io->offset,
+		.len = io->len,
+		.flags = ZERO_WAIT | (allocate ? ZERO_NO_HOLE : ZERO_HOLE_HINT),
+	};
+	image_zero(z);
+}
+
+static void image_dev_extents(struct blockdev *dev, struct dev_io *io)
+{
+	struct image_extent *x = &io->u.extent;
+
+	*x = (struct image_extent){
+		.op = { .done = extent_done, .h = to_image(dev)->h },
+		.offset = io->offset,
+		.limit = io->len,
+		.strict = true,
+	};
+	image_extent(x);
+}
+
+static void image_dev_flush(struct blockdev *dev, struct dev_io *io)
+{
+	struct image_sync *s = &io->u.sync;
+
+	*s = (struct image_sync){
+		.op = { .done = op_done, .h = to_image(dev)->h },
+		.flags = SYNC_FLUSH,
+	};
+	image_sync(s);
+}
+
+static void image_dev_close(struct blockdev *dev)
+{
+	struct image_dev *d = to_image(dev);
+
+	free(d->name);
+	free(d);
+}
+
+static const struct blockdev_ops image_ops = {
+	.read = image_dev_read,
+	.write = image_dev_write,
+	.zero = image_dev_zero,
+	.extents = image_dev_extents,
+	.flush = image_dev_flush,
+	.close = image_dev_close,
+};
+
+struct blockdev *dev_image_new(struct handle *h, struct error *err)
+{
+	struct image *img = handle_image(h);
+	struct image_dev *d = calloc(1, sizeof(*d));
+	struct image_info info;
+
+	if (d)
+		d->name = strdup(image_name(img));
+	if (!d || !d->name) {
+		free(d);
+		error_set(err, "%s: out of memory", image_name(img));
+		return NULL;
+	}
+	image_get_info(img, &info);
+	d->h = h;
+	d->dev.ops = &image_ops;
+	d->dev.name = d->name;
+	d->dev.size = image_size(img);
+	d->dev.caps = DEV_CAN_READ | DEV_CAN_SEEK | DEV_REMOTE;
+	if (!image_read_only(img))
+		d->dev.caps |= DEV_CAN_WRITE;
+	if (info.can_status)
+		d->dev.caps |= DEV_CAN_EXTENTS;
+	if (info.can_zero)
+		d->dev.caps |= DEV_CAN_ZERO;
+	d->dev.align = info.min_block;
+	d->dev.depth = 64 * (info.connections ? info.connections : 1);
+	return &d->dev;
+}
