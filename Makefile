@@ -133,6 +133,8 @@ unit_engine := $(filter-out $(unit_fs),$(patsubst %.o,%,$(unit_obj)))
 units := $(unit_engine) $(unit_fs)
 fsrandom := $(if $(fsrandom_src),$(BUILD)/tests/helpers/fsrandom)
 helpers := $(patsubst %.o,%,$(helper_obj))
+# Helpers that show the engine alone.
+engine_helpers := $(filter %/nbdlist,$(helpers))
 fuzzers := $(patsubst %.o,%,$(fuzz_obj))
 
 # The programs of the default configuration also appear at the top.
@@ -188,7 +190,7 @@ $(BUILD)/tests/unit/check_fs_%.o: tests/unit/check_fs_%.c $(BUILD)/flags
 $(BUILD)/tests/unit/%.o: tests/unit/%.c $(BUILD)/flags
 	$(call compile,-Iengine $(nbd_cflags) $(check_cflags))
 $(BUILD)/tests/helpers/%.o: tests/helpers/%.c $(BUILD)/flags
-	$(call compile,-Iengine)
+	$(call compile,-Iengine $(if $(findstring nbdlist,$@),$(nbd_cflags)))
 $(BUILD)/tests/fsrandom/%.o: tests/fsrandom/%.c $(BUILD)/flags
 	$(call compile)
 $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(BUILD)/flags
@@ -207,8 +209,10 @@ $(unit_engine): %: %.o $(libengine)
 	$(call link,$(check_libs) $(nbd_libs))
 $(unit_fs): %: %.o $(filter-out %/main.o,$(fs_obj)) $(libengine)
 	$(call link,$(check_libs) $(fuse_libs) $(nbd_libs))
-$(helpers): %: %.o
+$(filter-out $(engine_helpers),$(helpers)): %: %.o
 	$(call link)
+$(engine_helpers): %: %.o $(libengine)
+	$(call link,$(nbd_libs))
 $(fsrandom): $(fsrandom_obj) $(BUILD)/files
 	$(call link)
 $(fuzzers): %: %.o $(libengine)
