@@ -131,7 +131,7 @@ static int add_item(struct catalog *c, struct source *s,
 		    const struct export_entry *entry, struct error *err)
 {
 	char name[256];
-	struct item *it;
+	struct item *it, **node;
 	int r = choose_name(c, s, entry->name, name);
 
 	if (r < 0) {
@@ -155,7 +155,9 @@ static int add_item(struct catalog *c, struct source *s,
 		return -ENOMEM;
 	}
 	it->name = image_name(it->img);
-	if (!tsearch(it, &c->names, by_name)) {
+	node = tsearch(it, &c->names, by_name);
+	assert(!node || *node == it);
+	if (!node) {
 		item_free(it);
 		error_set(err, "out of memory");
 		return -ENOMEM;
