@@ -21,8 +21,8 @@
 #define ASAN_UNPOISON_MEMORY_REGION(addr, size) ((void)(addr), (void)(size))
 #endif
 
-#define SMALL_MIN_SHIFT 12		/* the smallest class: 4 KiB */
-#define STEP_SHIFT 16			/* 64 KiB: the step of large ones */
+#define SMALL_MIN_SHIFT 12 /* the smallest class: 4 KiB */
+#define STEP_SHIFT 16	   /* 64 KiB: the step of large ones */
 #define STEP ((size_t)1 << STEP_SHIFT)
 #define SMALL_CLASSES (STEP_SHIFT - SMALL_MIN_SHIFT)
 /* Larger ones than any request of a client are not kept. */
@@ -35,11 +35,11 @@ TAILQ_HEAD(buf_queue, buf);
 
 /* Belongs to one loop; no field is shared between threads. */
 struct pool {
-	uint64_t idle_max, idle;	/* bytes of free buffers */
-	uint64_t in_use;		/* bytes handed out */
-	struct buf_queue by_age;	/* free ones, last used first */
-	uint64_t present[WORDS];	/* bit set: the class has free ones */
-	struct buf_list free[CLASSES];	/* last used first: warm caches */
+	uint64_t idle_max, idle;       /* bytes of free buffers */
+	uint64_t in_use;	       /* bytes handed out */
+	struct buf_queue by_age;       /* free ones, last used first */
+	uint64_t present[WORDS];       /* bit set: the class has free ones */
+	struct buf_list free[CLASSES]; /* last used first: warm caches */
 };
 
 struct pool *pool_new(uint64_t idle)

@@ -26,10 +26,10 @@ struct extent_map {
 	size_t max, count;
 	uint64_t bytes[STATES];
 	struct tree tree;
-	struct tree_node first;		/* the node with key 0, always there */
-	struct tree_node *free;		/* chained by `right` */
+	struct tree_node first; /* the node with key 0, always there */
+	struct tree_node *free; /* chained by `right` */
 	size_t nfree;
-	struct slab *slabs;		/* the newest first */
+	struct slab *slabs; /* the newest first */
 };
 
 struct value {
@@ -168,15 +168,15 @@ void extent_map_free(struct extent_map *m)
 struct change {
 	uint64_t start, end;
 	struct value v;
-	struct tree_node *head;		/* holds start */
-	struct tree_node *tail;		/* holds end - 1 */
-	uint64_t tail_end;		/* its end */
-	struct value tail_value;	/* its value */
+	struct tree_node *head;	 /* holds start */
+	struct tree_node *tail;	 /* holds end - 1 */
+	uint64_t tail_end;	 /* its end */
+	struct value tail_value; /* its value */
 	/* The node that will stand for the range, or for an extent of equal
 	 * value before it; NULL: a new one at start. */
 	struct tree_node *holder;
-	bool keep_tail;			/* something is left of the tail */
-	bool move_tail;			/* its node can be moved to `end` */
+	bool keep_tail; /* something is left of the tail */
+	bool move_tail; /* its node can be moved to `end` */
 };
 
 static void plan(const struct extent_map *m, struct change *c)

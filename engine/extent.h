@@ -21,18 +21,18 @@
 
 enum extent_state {
 	EXTENT_UNKNOWN,
-	EXTENT_DATA,		/* must be read */
-	EXTENT_ZERO,		/* reads as zero, takes space */
-	EXTENT_HOLE,		/* reads as zero, known not to take space */
+	EXTENT_DATA, /* must be read */
+	EXTENT_ZERO, /* reads as zero, takes space */
+	EXTENT_HOLE, /* reads as zero, known not to take space */
 };
 
 /* Stamps wrap: their age is to be reckoned modulo this. */
 #define EXTENT_STAMP_MASK UINT32_MAX
 
 struct extent {
-	uint64_t start, end;	/* end > start */
+	uint64_t start, end; /* end > start */
 	enum extent_state state;
-	uint32_t stamp;		/* zero states: when it was learnt; else 0 */
+	uint32_t stamp; /* zero states: when it was learnt; else 0 */
 };
 
 struct extent_map;

@@ -12,7 +12,7 @@
 #include "engine.h"
 #include "util.h"
 
-#define BATCH 64			/* events fetched at once */
+#define BATCH 64 /* events fetched at once */
 #define SLEEP_MAX_MS (60 * 60 * 1000)
 
 STAILQ_HEAD(task_list, loop_task);
@@ -20,21 +20,21 @@ TAILQ_HEAD(timer_list, loop_timer);
 
 /* What does not say otherwise belongs to the thread that runs the loop. */
 struct loop {
-	int epfd;			/* constant */
-	int wakefd;			/* constant; an eventfd, edge-triggered:
-					 * it is only written, never read */
+	/* Constant. The eventfd is edge-triggered: only written, never read. */
+	int epfd, wakefd;
+
 	bool running;
 	uint64_t now;
-	struct timer_list timers;	/* by `when`, then by arming */
-	struct task_list tasks;		/* for the end of this turn */
-	struct task_list current;	/* being run */
+	struct timer_list timers; /* by `when`, then by arming */
+	struct task_list tasks;	  /* for the end of this turn */
+	struct task_list current; /* being run */
 	struct epoll_event events[BATCH];
-	int nevents, next_event;	/* what of `events` is still to do */
+	int nevents, next_event; /* what of `events` is still to do */
 
-	atomic_bool stop;		/* any thread, signal handlers */
-	pthread_mutex_t lock;		/* for the two below */
-	struct task_list posted;	/* lock */
-	bool wake_sent;			/* lock; `posted` was announced */
+	atomic_bool stop;	 /* any thread, signal handlers */
+	pthread_mutex_t lock;	 /* for the two below */
+	struct task_list posted; /* lock */
+	bool wake_sent;		 /* lock; `posted` was announced */
 };
 
 static uint64_t clock_now(void)

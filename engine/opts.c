@@ -181,10 +181,10 @@ const struct opt *opts_find(const struct opt *table, const char *name,
 struct parse {
 	const struct opt_parser *p;
 	struct operands *ops;
-	size_t nopts;			/* in the table */
+	size_t nopts; /* in the table */
 	int argc;
-	char **argv;			/* without the groups, see below */
-	char ***group;			/* the commands, in order */
+	char **argv;   /* without the groups, see below */
+	char ***group; /* the commands, in order */
 	size_t ngroups, next_group;
 	struct option *longopts;
 	char *shortopts;
@@ -349,8 +349,8 @@ static void bad_long(const struct parse *ps, const char *word,
 				 len - 2);
 	}
 	if (used)
-		error_set(err, "option %.*s is short for several: %s",
-			  (int)len, word, list);
+		error_set(err, "option %.*s is short for several: %s", (int)len,
+			  word, list);
 	else
 		error_set(err, "unknown option %.*s", (int)len, word);
 }
@@ -391,7 +391,7 @@ static int parse_words(struct parse *ps, struct error *err)
 {
 	int code, r;
 
-	optind = 0;			/* from the start, also a second time */
+	optind = 0; /* from the start, also a second time */
 	opterr = 0;
 	for (;;) {
 		optopt = 0;
@@ -511,9 +511,9 @@ static const char *or_dash(const char *text)
 void opts_dump(const struct opt *table, FILE *out)
 {
 	static const char *const kinds[] = {
-		[OPT_FLAG] = "flag",	   [OPT_SIZE] = "size",
-		[OPT_NUMBER] = "number",   [OPT_SECONDS] = "seconds",
-		[OPT_CHOICE] = "choice",   [OPT_STRING] = "string",
+		[OPT_FLAG] = "flag",	 [OPT_SIZE] = "size",
+		[OPT_NUMBER] = "number", [OPT_SECONDS] = "seconds",
+		[OPT_CHOICE] = "choice", [OPT_STRING] = "string",
 		[OPT_MAYBE] = "maybe",
 	};
 

@@ -15,38 +15,38 @@
 #include "engine.h"
 
 enum opt_kind {
-	OPT_FLAG,		/* no value */
-	OPT_SIZE,		/* with K, M, G, T; stored as uint64_t */
-	OPT_NUMBER,		/* decimal; stored as uint64_t */
-	OPT_SECONDS,		/* decimal fraction allowed; stored in ms */
-	OPT_CHOICE,		/* one of choices, "a|b|c"; stored as index */
+	OPT_FLAG,    /* no value */
+	OPT_SIZE,    /* with K, M, G, T; stored as uint64_t */
+	OPT_NUMBER,  /* decimal; stored as uint64_t */
+	OPT_SECONDS, /* decimal fraction allowed; stored in ms */
+	OPT_CHOICE,  /* one of choices, "a|b|c"; stored as index */
 	OPT_STRING,
-	OPT_MAYBE,		/* an optional value, --name or --name=VALUE */
+	OPT_MAYBE, /* an optional value, --name or --name=VALUE */
 };
 
 struct opt {
-	const char *name;	/* long name, without dashes */
-	char letter;		/* short name, or 0 */
+	const char *name; /* long name, without dashes */
+	char letter;	  /* short name, or 0 */
 	enum opt_kind kind;
-	const char *arg;	/* "SIZE", "N", ... for help; NULL: no value */
-	const char *choices;	/* OPT_CHOICE */
-	uint64_t min, max;	/* OPT_SIZE, OPT_NUMBER, OPT_SECONDS (ms);
-				 * max 0: no upper bound */
-	const char *deflt;	/* default as shown to people; NULL: none */
-	const char *help;	/* one short line; NULL: a hidden option */
-	const char *alias;	/* another long name, or NULL */
-	const char *files;	/* completion hint: "file", "dir" or NULL */
+	const char *arg;     /* "SIZE", "N", ... for help; NULL: no value */
+	const char *choices; /* OPT_CHOICE */
+	/* Bounds of OPT_SIZE, OPT_NUMBER, OPT_SECONDS (in ms); max 0: none. */
+	uint64_t min, max;
+	const char *deflt; /* default as shown to people; NULL: none */
+	const char *help;  /* one short line; NULL: a hidden option */
+	const char *alias; /* another long name, or NULL */
+	const char *files; /* completion hint: "file", "dir" or NULL */
 };
 
 /* A value as parsed: number for sizes, numbers, ms, choices, flags (1). */
 struct opt_value {
 	const struct opt *opt;
-	const char *text;	/* as given; NULL where none was */
+	const char *text; /* as given; NULL where none was */
 	uint64_t number;
 };
 
 struct opt_parser {
-	const struct opt *table;	/* ends with name == NULL */
+	const struct opt *table; /* ends with name == NULL */
 	/* Called for each option in order; an error of it ends the parsing. */
 	int (*set)(void *arg, const struct opt_value *v, struct error *err);
 	void *arg;
@@ -56,13 +56,13 @@ struct opt_parser {
  * taken out before options are parsed, anywhere on the line; what is inside
  * is never an option of ours. */
 struct operand {
-	const char *word;	/* or NULL for a group */
-	char **command;		/* NULL-terminated; points into own memory */
+	const char *word; /* or NULL for a group */
+	char **command;	  /* NULL-terminated; points into own memory */
 };
 struct operands {
 	struct operand *list;
 	size_t count;
-	char **mem;		/* opts_free_operands() frees it */
+	char **mem; /* opts_free_operands() frees it */
 };
 
 /* Options may follow operands; "--" ends options. getopt_long underneath:

@@ -15,13 +15,13 @@ struct tree_node {
 	struct tree_node *left, *right, *parent;
 	uint64_t key;
 	uint32_t prio : 30;
-	uint32_t tag : 2;	/* the owner's, to fill the gap */
-	uint32_t user;		/* the owner's too */
+	uint32_t tag : 2; /* the owner's, to fill the gap */
+	uint32_t user;	  /* the owner's too */
 };
 
 struct tree {
 	struct tree_node *root;
-	uint32_t random;	/* state of the priority generator */
+	uint32_t random; /* state of the priority generator */
 };
 
 void tree_init(struct tree *t);

@@ -86,8 +86,8 @@ char *format_size(uint64_t size, char *buf, size_t buflen)
 
 		rest = size & (one - 1);
 		/* rest * 10 would overflow for the largest unit: 60 bits. */
-		tenths = size / one * 10 + (rest / 16 * 10 + one / 32) /
-						   (one / 16);
+		tenths = size / one * 10 +
+			 (rest / 16 * 10 + one / 32) / (one / 16);
 		if (tenths < 10240 || unit == 5)
 			break;
 	}

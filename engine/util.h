@@ -22,7 +22,7 @@
 
 /* Also from a pointer to const, whose owner may be changed nevertheless. */
 #define container_of(ptr, type, member) \
-	((type *)((uintptr_t)(ptr) - offsetof(type, member)))
+	((type *)((uintptr_t)(ptr)-offsetof(type, member)))
 
 static inline uint64_t min_u64(uint64_t a, uint64_t b)
 {

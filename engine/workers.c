@@ -19,21 +19,21 @@ struct workers {
 	unsigned max;
 
 	/* The loop's thread. */
-	struct loop_task deliver;	/* posted when `finished` has any */
+	struct loop_task deliver; /* posted when `finished` has any */
 	struct loop_timer retry;
-	unsigned nthreads;		/* started, of threads[] */
+	unsigned nthreads; /* started, of threads[] */
 	bool delivering;
 
 	/* Guarded by the lock. */
 	pthread_mutex_t lock;
-	pthread_cond_t wake;		/* `waiting` has more, or `ending` */
-	struct work_list waiting;	/* in order of arrival */
-	unsigned nwaiting;		/* length of `waiting` */
-	unsigned nidle;			/* threads without work */
-	struct work_list finished;	/* `done` is due */
+	pthread_cond_t wake;	   /* `waiting` has more, or `ending` */
+	struct work_list waiting;  /* in order of arrival */
+	unsigned nwaiting;	   /* length of `waiting` */
+	unsigned nidle;		   /* threads without work */
+	struct work_list finished; /* `done` is due */
 	bool ending;
 
-	pthread_t threads[];		/* the loop's thread */
+	pthread_t threads[]; /* the loop's thread */
 };
 
 /* Waits for work; NULL when there will be none. With the lock held; the

@@ -30,8 +30,8 @@ static void *test_malloc(size_t size)
 struct model {
 	struct extent_map *map;
 	uint64_t size, seed;
-	uint64_t point[POINTS + 1];	/* ascending, 0 and size included */
-	size_t n;			/* pieces */
+	uint64_t point[POINTS + 1]; /* ascending, 0 and size included */
+	size_t n;		    /* pieces */
 	struct value value[POINTS];
 };
 
@@ -96,8 +96,8 @@ static void check_run(const struct model *m, size_t from, size_t to)
 	size_t i;
 
 	for (i = from; i < to; i++) {
-		uint64_t middle = m->point[i] + (m->point[i + 1] -
-						 m->point[i]) / 2;
+		uint64_t middle =
+			m->point[i] + (m->point[i + 1] - m->point[i]) / 2;
 		uint64_t ask[] = { m->point[i], middle, m->point[i + 1] - 1 };
 		size_t k;
 
@@ -125,10 +125,11 @@ static void check_same(const struct model *m)
 		if (m->value[i].state == EXTENT_UNKNOWN) {
 			unknown = m->point[i + 1] - 1;
 			unit_assert(extent_next_unknown(m->map, unknown) ==
-				  unknown);
+				    unknown);
 			unknown = m->point[i];
 		}
-		unit_assert(extent_next_unknown(m->map, m->point[i]) == unknown);
+		unit_assert(extent_next_unknown(m->map, m->point[i]) ==
+			    unknown);
 		if (i > 0 && same(m->value[i - 1], m->value[i]))
 			continue;
 		check_run(m, i, end);
@@ -240,7 +241,7 @@ START_TEST(memory_runs_out)
 			/* The range itself has become unknown. */
 			unit_assert(r == 0 || r == -ENOMEM);
 			unit_assert(r == 0 ||
-				  m.value[from].state != EXTENT_UNKNOWN);
+				    m.value[from].state != EXTENT_UNKNOWN);
 			for (i = from; i < to; i++)
 				m.value[i] = (struct value){ 0, 0 };
 			check_forgotten(&m, from, to);
@@ -270,9 +271,8 @@ START_TEST(ends_of_the_range)
 	extent_map_free(m);
 
 	m = extent_map_new(INT64_MAX, 100);
-	ck_assert_int_eq(extent_set(m, INT64_MAX - 1, UINT64_MAX, EXTENT_HOLE,
-				    7),
-			 0);
+	ck_assert_int_eq(
+		extent_set(m, INT64_MAX - 1, UINT64_MAX, EXTENT_HOLE, 7), 0);
 	ck_assert_int_eq(extent_set(m, INT64_MAX, UINT64_MAX, EXTENT_DATA, 0),
 			 0);
 	ck_assert_int_eq(extent_set(m, 5, 5, EXTENT_DATA, 0), 0);

@@ -449,8 +449,8 @@ START_TEST(posts_from_threads)
 	for (i = 0; i < POSTERS; i++) {
 		p[i].loop = loop;
 		p[i].left = &left;
-		ck_assert_int_eq(pthread_create(&p[i].thread, NULL,
-						poster_main, &p[i]),
+		ck_assert_int_eq(pthread_create(&p[i].thread, NULL, poster_main,
+						&p[i]),
 				 0);
 	}
 	ck_assert_int_eq(loop_run(loop), 0);
@@ -508,7 +508,7 @@ END_TEST
 
 /* ------------------------------------------------------------------ watches */
 
-#define WATCHES 200			/* more than one batch */
+#define WATCHES 200 /* more than one batch */
 
 struct counted {
 	struct loop_watch watch;
@@ -564,9 +564,8 @@ START_TEST(watch_deleted_in_batch)
 		member[i].watch.fd = eventfd(1, EFD_CLOEXEC);
 		member[i].watch.ready = crowd_ready;
 		ck_assert_int_ge(member[i].watch.fd, 0);
-		ck_assert_int_eq(loop_watch_add(c.loop, &member[i].watch,
-						EPOLLIN),
-				 0);
+		ck_assert_int_eq(
+			loop_watch_add(c.loop, &member[i].watch, EPOLLIN), 0);
 	}
 	ck_assert_int_eq(loop_run(c.loop), 0);
 	ck_assert_uint_eq(c.calls, 1);
@@ -662,12 +661,18 @@ END_TEST
 int main(void)
 {
 	const struct unit_case cases[] = {
-		{ timers_fire_in_order, 4 },  { timers_in_any_order, 0 },
-		{ timer_cancels_another, 0 }, { timer_without_delay, 0 },
-		{ timer_far_away, 0 },	      { defer_runs_once_and_later, 0 },
-		{ defer_starves_nobody, 0 },  { task_is_cancelled, 0 },
-		{ posts_from_threads, 0 },    { stop_from_thread, 0 },
-		{ stop_from_signal, 0 },      { watch_deleted_in_batch, 0 },
+		{ timers_fire_in_order, 4 },
+		{ timers_in_any_order, 0 },
+		{ timer_cancels_another, 0 },
+		{ timer_without_delay, 0 },
+		{ timer_far_away, 0 },
+		{ defer_runs_once_and_later, 0 },
+		{ defer_starves_nobody, 0 },
+		{ task_is_cancelled, 0 },
+		{ posts_from_threads, 0 },
+		{ stop_from_thread, 0 },
+		{ stop_from_signal, 0 },
+		{ watch_deleted_in_batch, 0 },
 		{ watch_narrowed_in_batch, 0 },
 		{ watch_set_same_is_free, 0 },
 	};

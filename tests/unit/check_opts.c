@@ -152,8 +152,7 @@ static const struct line good[] = {
 	{ "a b -rC8", "read-only=:1;connections=8:8;| a b" },
 	{ "--read-ahead=2k --read-ahead 3M",
 	  "read-ahead=2k:2048;read-ahead=3M:3145728;|" },
-	{ "--cache=kernel --cache direct",
-	  "cache=kernel:1;cache=direct:0;|" },
+	{ "--cache=kernel --cache direct", "cache=kernel:1;cache=direct:0;|" },
 	{ "--pidfile=a=b -P c", "pidfile=a=b:0;pidfile=c:0;|" },
 	{ "-p --progress --progress=3 -p4 x",
 	  "progress=:0;progress=:0;progress=3:0;progress=4:0;| x" },
@@ -216,8 +215,7 @@ static const struct line bad[] = {
 	  "error: --read-ahead=16E: must be from 0 B to 1 GiB" },
 	{ "--read-ahead=1KK", "error: --read-ahead=1KK: not a size (a number, "
 			      "and K, M, G or T)" },
-	{ "--cache=disk",
-	  "error: --cache=disk: must be one of direct|kernel" },
+	{ "--cache=disk", "error: --cache=disk: must be one of direct|kernel" },
 	{ "--cache=direct|kernel",
 	  "error: --cache=direct|kernel: must be one of direct|kernel" },
 	{ "--cache=", "error: --cache=: must be one of direct|kernel" },
@@ -336,8 +334,8 @@ END_TEST
 int main(void)
 {
 	const struct unit_case cases[] = {
-		{ lines_parse, 0 },	{ lines_fail, 0 },
-		{ finds_by_name, 0 },	{ values_alone, 0 },
+		{ lines_parse, 0 },	 { lines_fail, 0 },
+		{ finds_by_name, 0 },	 { values_alone, 0 },
 		{ help_is_readable, 0 }, { dump_is_complete, 0 },
 	};
 

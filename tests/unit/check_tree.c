@@ -14,7 +14,7 @@ struct model {
 	struct tree_node node[NODES];
 	struct tree_node *free[NODES];
 	size_t nfree;
-	struct tree_node *sorted[NODES];	/* by key */
+	struct tree_node *sorted[NODES]; /* by key */
 	size_t count;
 	uint64_t seed;
 };

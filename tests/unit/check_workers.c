@@ -16,7 +16,7 @@
 struct job {
 	struct work work;
 	struct shop *shop;
-	bool ran;		/* handed over by the workers */
+	bool ran; /* handed over by the workers */
 	bool done;
 };
 

@@ -16,15 +16,15 @@
 #define UNIT_TIMEOUT_S 60
 
 /* For inner loops: ck_assert() writes to a file each time it is passed. */
-#define unit_assert(cond)                                      \
-	do {                                                   \
-		if (!(cond))                                   \
-			ck_abort_msg("not true: %s", #cond);   \
+#define unit_assert(cond)                                    \
+	do {                                                 \
+		if (!(cond))                                 \
+			ck_abort_msg("not true: %s", #cond); \
 	} while (0)
 
 struct unit_case {
 	const TTest *test;
-	int rounds;		/* 0 or 1: once; else _i is 0 to rounds - 1 */
+	int rounds; /* 0 or 1: once; else _i is 0 to rounds - 1 */
 };
 
 static inline int unit_main(const char *name, const struct unit_case *cases,
