@@ -51,6 +51,8 @@ disk_life()
 	space=$(stat -c %b "$D")
 	cp "$T/fs/big" "$T/big"
 	rm "$T/fs/big"
+	# What is deleted is free after the journal says so.
+	sync -f "$T/fs"
 	run_ok -n "$1: fstrim" fstrim "$T/fs"
 	head -c 3M "$T/big" >"$T/fs/small"
 	run_ok -n "$1: umount" umount "$T/fs"

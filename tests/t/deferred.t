@@ -130,7 +130,7 @@ server extents EIO
 mnt disk="$URI" || bail "mount"
 F=$MNT/disk
 steps "open 0;data EIO;hole EIO;read 1 41;" "block status that fails is EIO" \
-	"open:r:$F" "touch:$bad" data:0 hole:0 read:0:1
+	"touch:$bad" "open:r:$F" data:0 hole:0 read:0:1
 umnt "$MNT"
 stop_server
 done_testing
