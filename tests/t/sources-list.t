@@ -4,7 +4,7 @@
 # A mount of all that a server lists: many exports, names that are hostile,
 # and lists that change.
 
-# shellcheck source=tests/lib.sh
+# shellcheck disable=SC2012,SC2119,SC2153 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 requires fuse nbdkit qemu-nbd nbd-server helper:badserver
 requires nbdkit-filter:exportname nbdkit-filter:log nbdkit-plugin:file
