@@ -33,23 +33,59 @@ static int on_completed(void *user, int *error)
 
 /* ------------------------------------------------------- block status */
 
-/* One run of a reply. False: the rest of the reply is not to be used. */
+static void status_tell(struct req *r, uint64_t end, bool zero, bool hole)
+{
+	r->extent(r, r->covered, end, zero, hole);
+	r->covered = end;
+}
+
+/*
+ * One run of a reply. False: the rest of the reply is not to be used.
+ * Servers may tell of runs that are finer than their blocks (nbdkit's
+ * blocksize-policy does): a block is zero only if all of its runs are.
+ */
 static bool status_run(struct req *r, uint64_t size, uint64_t align,
 		       uint64_t len, uint64_t flags)
 {
-	uint64_t start = r->covered, end;
-
-	if (start >= size || len == 0)
-		return false;
-	end = start + min_u64(len, size - start);
-	if (end != size && (end & (align - 1)) != 0)
-		return false;
 	/* Only ZERO is a promise about the contents; unknown bits are
 	 * ignored (NBD protocol, base:allocation). */
-	r->extent(r, start, end, (flags & LIBNBD_STATE_ZERO) != 0,
-		  (flags & LIBNBD_STATE_HOLE) != 0);
-	r->covered = end;
+	bool zero = (flags & LIBNBD_STATE_ZERO) != 0;
+	bool hole = (flags & LIBNBD_STATE_HOLE) != 0;
+	uint64_t end, block;
+
+	if (r->heard >= size || len == 0)
+		return false;
+	end = r->heard + min_u64(len, size - r->heard);
+	r->heard = end;
+	block = min_u64(align_up(r->covered + 1, align), size);
+	if (r->heard > r->covered && r->part) {
+		zero = zero && r->part_zero;
+		hole = hole && r->part_hole;
+		if (end >= block) {
+			status_tell(r, block, zero, hole);
+			r->part = false;
+			zero = (flags & LIBNBD_STATE_ZERO) != 0;
+			hole = (flags & LIBNBD_STATE_HOLE) != 0;
+		}
+	}
+	if (!r->part) {
+		block = end == size ? size : align_down(end, align);
+		if (block > r->covered)
+			status_tell(r, block, zero, hole);
+	}
+	r->part = end > r->covered;
+	r->part_zero = zero;
+	r->part_hole = hole;
 	return true;
+}
+
+/* A reply that ends inside its first block: there is data, for all that is
+ * known. */
+static void status_end(struct req *r, uint64_t size, uint64_t align)
+{
+	if (r->covered == r->offset && r->heard > r->offset)
+		status_tell(r, min_u64(align_up(r->heard, align), size), false,
+			    false);
 }
 
 static bool status_wanted(struct req *r, const char *context, uint64_t offset)
@@ -59,7 +95,7 @@ static bool status_wanted(struct req *r, const char *context, uint64_t offset)
 	if (!want)
 		want = LIBNBD_CONTEXT_BASE_ALLOCATION;
 	return strcmp(context, want) == 0 && offset == r->offset &&
-	       r->covered == r->offset;
+	       r->heard == r->offset;
 }
 
 #ifdef LIBNBD_HAVE_NBD_AIO_BLOCK_STATUS_64
@@ -135,7 +171,8 @@ static int64_t submit(struct conn *c, struct req *r)
 	case REQ_FLUSH:
 		return nbd_aio_flush(c->nbd, cb, 0);
 	case REQ_STATUS:
-		r->covered = r->offset;
+		r->covered = r->heard = r->offset;
+		r->part = false;
 		return submit_status(c, r, cb);
 	}
 	return -1;
@@ -221,8 +258,13 @@ static int conn_result(struct conn *c, struct req *r)
 	}
 	if (res == 0)
 		return -EIO;
-	if (r->kind == REQ_STATUS && r->covered == r->offset)
-		return -EIO;	/* an answer without progress */
+	if (r->kind == REQ_STATUS) {
+		const struct nbd_caps *caps = export_caps(c->x);
+
+		status_end(r, caps->size, caps->min_block);
+		if (r->covered == r->offset)
+			return -EIO;	/* an answer without progress */
+	}
 	return 0;
 }
 

@@ -51,7 +51,9 @@ struct req {
 	struct conn *conn;
 	int64_t cookie;
 	uint64_t sent;			/* when */
-	uint64_t covered;		/* REQ_STATUS: answered up to here */
+	uint64_t covered;		/* REQ_STATUS: told up to here, */
+	uint64_t heard;			/* answered up to here; between them */
+	bool part, part_zero, part_hole; /* a part of a block, all of it so */
 	struct req *parent;		/* of a piece of a larger one */
 	uint64_t next;			/* of a parent: what to split next */
 	unsigned pieces;		/* of a parent: pieces in flight */
