@@ -370,8 +370,9 @@ struct image_read {
 	unsigned asked;			/* waits for block status, at pos */
 	bool stepping;
 	bool exact;			/* a part of it is an error */
-	int failed;			/* an error; then the first bad byte */
-	uint64_t bad;
+	int failed;			/* an error, and the first byte of the */
+	uint64_t bad;			/* piece that had it */
+	uint32_t grain;			/* longest piece to ask for */
 };
 void image_read(struct image_read *rd);
 void image_read_release(struct image_read *rd);

@@ -18,6 +18,9 @@
 #include "util.h"
 
 #define ASK_TRIES 2
+/* A read that fails is repeated in ever smaller pieces, down to this, to find
+ * where the bytes that can be read end. */
+#define BAD_GRAIN ((uint32_t)4096)
 
 /* --------------------------------------------------------------- chunks */
 
@@ -320,6 +323,8 @@ static bool add_direct(struct image_read *rd, struct read_piece *p,
 	uint8_t *dst = NULL;
 	struct chunk *c;
 
+	if (!p)
+		end = min_u64(end, align_down(from, rd->grain) + rd->grain);
 	image_block_range(img, from, end, &a, &b);
 	/* Not into a buffer of ours: the read may be cancelled. */
 	if (rd->exact && a == from && b == end)
@@ -421,6 +426,25 @@ static bool read_piece(struct image_read *rd)
 	return add_memory(rd, w->data + (pos - w->node.key), end - pos, w->buf);
 }
 
+/* Reads again from the piece that failed on, in smaller pieces. */
+static bool read_narrow(struct image_read *rd)
+{
+	uint32_t least = BAD_GRAIN > rd->op.img->min_block ?
+				 BAD_GRAIN :
+				 rd->op.img->min_block;
+
+	if (rd->exact || rd->grain <= least)
+		return false;
+	if (!rd->own && !gather(rd))
+		return false;
+	while (rd->grain / 2 >= rd->len && rd->grain > least)
+		rd->grain /= 2;
+	rd->grain /= 2;
+	rd->failed = 0;
+	rd->pos = rd->bad;
+	return true;
+}
+
 static void read_finish(struct image_read *rd)
 {
 	int error = rd->failed;
@@ -464,6 +488,10 @@ void read_step(struct image_read *rd)
 	rd->stepping = false;
 	if (rd->op.on || rd->pending)
 		return;
+	if (rd->failed && read_narrow(rd)) {
+		read_step(rd);
+		return;
+	}
 	if (rd->pos < read_end(rd) && !rd->failed) {
 		rd->failed = -ENOMEM;
 		rd->bad = rd->offset;
@@ -485,6 +513,7 @@ void image_read(struct image_read *rd)
 	rd->own = NULL;
 	rd->stepping = false;
 	rd->failed = 0;
+	rd->grain = (uint32_t)1 << 31;
 	rd->exact = rd->dst != NULL;
 	if (!range_inside(offset, len, rd->op.img->size)) {
 		op_finish(&rd->op, -EINVAL);
