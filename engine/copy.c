@@ -421,7 +421,12 @@ const char *copy_error_step(const struct copy_job *job)
 
 uint64_t copy_prefix(const struct copy_job *job)
 {
-	return job->prefix;
+	const struct slot *first = TAILQ_FIRST(&job->order);
+
+	/* Kept from when it ended. */
+	if (job->ended && !job->end_task.queued)
+		return job->prefix;
+	return first ? first->offset : job->issued;
 }
 
 void copy_free(struct copy_job *job)
