@@ -130,10 +130,15 @@ static void on_answer(struct req *r, int error)
 
 	if (!error)
 		smooth(&img->status_time, image_now(img) - r->sent);
-	if (error)
-		TAILQ_FOREACH(op, &img->askers, link)
-			if (covers(q, op_pos(op)))
-				op->error = error;
+	TAILQ_FOREACH(op, &img->askers, link) {
+		if (!covers(q, op_pos(op)))
+			continue;
+		if (error)
+			op->error = error;
+		/* All are woken, but only these have had their answer. */
+		if (op->kind == OP_EXTENT)
+			container_of(op, struct image_extent, op)->asked++;
+	}
 	if (q->scan)
 		img->scan_pos = error ? img->size : r->covered;
 	q->busy = q->scan = false;
@@ -385,7 +390,7 @@ void extent_step(struct image_extent *x)
 			op_finish(&x->op, -EIO);
 			return;
 		}
-		if (!x->op.error && x->asked++ < ASK_TRIES &&
+		if (!x->op.error && x->asked < ASK_TRIES &&
 		    status_ask(img, x->offset)) {
 			op_park(&x->op, &img->askers);
 			return;

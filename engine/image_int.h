@@ -131,7 +131,7 @@ struct chunk {
 };
 TAILQ_HEAD(chunk_list, chunk);
 
-#define QUESTIONS 4
+#define QUESTIONS 32	/* 128 GiB at once, without extended headers */
 
 /* A block status under way. */
 struct question {

@@ -7,11 +7,11 @@
 #include "util.h"
 #include "walk.h"
 
-/* What one question is about, to begin with: below what one block status can
- * cover, whatever the server's block size, so that no small rest remains. */
-#define SEGMENT_SIZE (2 * GiB)
+/* What one question is about, to begin with: what one block status can cover
+ * without extended headers, so that no small rest remains. */
+#define SEGMENT_SIZE (4 * GiB - 64 * KiB)
 #define SEGMENT_MAX ((uint64_t)1 << 60)
-#define SEGMENTS_AHEAD 64
+#define SEGMENTS_AHEAD 32
 /* Halves are not made smaller than this. */
 #define SPLIT_MIN (8 * MiB)
 /* Slow, short answers in a row before a segment is halved. */
