@@ -274,10 +274,9 @@ static uint32_t choose_request(const struct copy_params *p)
 
 	if (p->request_size)
 		return p->request_size;
-	if (p->src->preferred)
-		n = min_u64(n, p->src->preferred);
-	if (p->dst->preferred)
-		n = min_u64(n, p->dst->preferred);
+	/* Where neither has a round trip, the cache decides. */
+	if (p->src->preferred && p->dst->preferred)
+		n = min_u64(p->src->preferred, p->dst->preferred);
 	/* At least four in the queue, and several in a second. */
 	n = min_u64(n, pow2_floor(p->queue_size / 4));
 	if (p->rate)

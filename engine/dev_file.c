@@ -26,6 +26,9 @@
 #define FUSE_SUPER_MAGIC 0x65735546
 #endif
 
+/* Small enough to stay in the processor's cache between read and write. */
+#define PREFERRED (256 * KiB)
+
 struct file_dev {
 	struct blockdev dev;
 	struct workers *workers;
@@ -497,6 +500,7 @@ struct blockdev *dev_file_new(const struct dev_file_params *p,
 	f->dev.name = f->name;
 	f->dev.size = p->size;
 	f->dev.caps = file_caps(p);
+	f->dev.preferred = PREFERRED;
 	f->dev.align = f->sector;
 	f->dev.depth = 64;
 	return &f->dev;

@@ -32,6 +32,7 @@ struct blockdev *dev_null_new(struct error *err)
 	dev->name = "null:";
 	dev->size = UINT64_MAX;
 	dev->caps = DEV_CAN_WRITE | DEV_CAN_SEEK | DEV_IS_ZERO;
+	dev->preferred = 1 << 20;
 	dev->align = 1;
 	dev->depth = 64;
 	return dev;
