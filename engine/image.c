@@ -343,8 +343,8 @@ void handle_close(struct handle *h)
 	}
 	if (h->error)
 		log_msg(&engine_config(img->e)->log, LOG_LVL_ERROR,
-			"%s: closed with a write error that nobody has been "
-			"told of: %s",
+			"%s: closed with a write error that no fsync has "
+			"reported: %s",
 			img->file_name, strerror(-h->error));
 	free(h);
 	image_unref(img);

@@ -145,12 +145,23 @@ struct question {
 
 /* ------------------------------------------------------------- handles */
 
+#define RA_STREAMS 4
+
+/* One reader of a handle, as far as its reads show a pattern. */
+struct ra_stream {
+	uint64_t first, next;	/* of the last read: its start and end */
+	uint64_t ahead;		/* asked up to (backward: down to) here */
+	int64_t stride;		/* from the start of the one before; 0: none */
+	unsigned streak;	/* reads that were as expected */
+	uint64_t used;		/* readahead.clock at the last read */
+};
+
 struct readahead {
-	uint64_t next;		/* where a sequential reader goes on */
-	uint64_t ahead;		/* asked up to here */
-	unsigned streak;	/* reads that went on where the last ended */
+	struct ra_stream stream[RA_STREAMS];
+	uint64_t clock;
 	struct tune tune;	/* bytes to keep asked for */
 	uint64_t cached;	/* bytes in chunks of this handle */
+	unsigned pending;	/* of these chunks, not answered yet */
 	struct chunk_list chunks;	/* oldest first */
 };
 

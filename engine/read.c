@@ -72,6 +72,8 @@ void chunk_drop(struct chunk *c)
 	if (c->owner) {
 		TAILQ_REMOVE(&c->owner->ra.chunks, c, link);
 		c->owner->ra.cached -= c->len;
+		if (!c->ready)
+			c->owner->ra.pending--;
 		c->owner = NULL;
 	}
 	if (c->ready && !c->busy)
@@ -123,6 +125,8 @@ static void chunk_done(struct req *r, int error)
 	bool direct = c->left == 0;
 
 	c->ready = true;
+	if (c->owner)
+		c->owner->ra.pending--;
 	if (!error)
 		smooth(&img->read_time, image_now(img) - c->sent);
 	if (c->owner && !error)
@@ -382,6 +386,8 @@ static bool read_base(struct image_read *rd, uint64_t limit)
 		img->stats.hit_bytes += len;
 		if (!c->ready)
 			return add_chunk(rd, c, end);
+		if (c->owner && c->owner->ra.pending == 0) /* the reader is slower than the server */
+			tune_starved(&c->owner->ra.tune);
 		if (!add_memory(rd, c->req.data + (rd->pos - c->node.key), len,
 				c->buf))
 			return false;

@@ -2,12 +2,16 @@
 /*
  * readahead.c - asks for what a reader will want next.
  *
- * Each handle remembers where its last read ended. A reader that goes on
- * there, or steps back by the length of its reads, gets chunks asked for
- * ahead of it, up to a window. The window starts small, since a deep queue
- * costs cache on a near server, and grows on trial (tune.h) up to the option.
- * Zero extents are skipped; what is not known is asked about first.
+ * A handle watches a few streams at a time, so that several readers of one
+ * open file do not disturb each other. A stream that goes on where its last
+ * read ended, or back to where it began, or steps by the same stride, gets
+ * chunks asked for ahead of it, up to a window. The window starts small, since
+ * a deep queue costs cache on a near server, and grows on trial (tune.h) up to
+ * the option. Zero extents are skipped; what is not known is asked about
+ * first. Random reads match no stream and cost nothing.
  */
+#include <string.h>
+
 #include "image_int.h"
 #include "util.h"
 
@@ -16,6 +20,8 @@
 #define CHUNK_MAX MiB
 /* Reads of one sequential reader may arrive out of order by so much. */
 #define SLACK (512 * KiB)
+#define STRIDE_MAX ((int64_t)(64 * MiB))
+#define STRIDES_AHEAD 16
 
 void readahead_drop(struct handle *h)
 {
@@ -23,8 +29,7 @@ void readahead_drop(struct handle *h)
 
 	while ((c = TAILQ_FIRST(&h->ra.chunks)) != NULL)
 		chunk_drop(c);
-	h->ra.ahead = 0;
-	h->ra.streak = 0;
+	memset(h->ra.stream, 0, sizeof(h->ra.stream));
 }
 
 static bool make_room(struct handle *h, uint32_t len)
@@ -57,6 +62,7 @@ static bool fetch(struct handle *h, uint64_t start, uint64_t end)
 	tree_insert(&h->img->chunks, &c->node, start);
 	TAILQ_INSERT_TAIL(&h->ra.chunks, c, link);
 	h->ra.cached += len;
+	h->ra.pending++;
 	chunk_submit(c);
 	return true;
 }
@@ -101,71 +107,186 @@ static bool next_range(struct image *img, uint64_t *pos, uint64_t *end)
 	return false;
 }
 
-static void run_ahead(struct handle *h, uint64_t from, uint64_t to,
-		      uint64_t size)
+/* Asks for the part of [start, end) that is data and not there yet, in whole
+ * blocks; blocks that reach into another layer are left to the reader. The
+ * end of what has been dealt with, which is `start` where it must wait. */
+static uint64_t fetch_some(struct handle *h, uint64_t start, uint64_t end)
 {
 	struct image *img = h->img;
-	uint64_t pos = from, start, end, a, b;
+	uint64_t from = start, to = end, a, b;
 
-	while (pos < to) {
-		start = pos;
-		end = min_u64(pos + size, img->size);
-		if (!next_range(img, &start, &end)) {
-			pos = max_u64(pos, start);
-			if (start < end || start >= to)
-				break;
-			continue;
-		}
-		/* Whole blocks; blocks that reach into another layer are left
-		 * to the reader. */
-		image_block_range(img, start, end, &a, &b);
-		if ((a < start && a < from) || chunk_at(img, a) ||
-		    wop_overlapping(img, a, b) ||
-		    (b > end && chunk_at(img, b - 1))) {
-			pos = end;
-			continue;
-		}
-		if (!fetch(h, a, b))
-			break;
-		pos = b;
-	}
-	h->ra.ahead = pos;
+	if (!next_range(img, &from, &to))
+		return from >= end ? end : from;
+	image_block_range(img, from, to, &a, &b);
+	if (b <= a || b - a > 2 * CHUNK_MAX || chunk_at(img, a) ||
+	    chunk_at(img, b - 1) || wop_overlapping(img, a, b))
+		return to;
+	return fetch(h, a, b) ? to : from;
 }
 
-static bool is_sequential(const struct readahead *ra, uint64_t offset,
+static void run_forward(struct handle *h, struct ra_stream *s, uint64_t size)
+{
+	uint64_t window = h->ra.tune.window;
+	uint64_t to = min_u64(s->next + window, h->img->size), next;
+
+	if (s->ahead < s->next || s->ahead > s->next + 2 * window)
+		s->ahead = s->next;
+	if (s->ahead >= to ||
+	    to - s->ahead < min_u64(size, h->img->size - s->ahead))
+		return;
+	while (s->ahead < to) {
+		next = fetch_some(h, s->ahead,
+				  min_u64(s->ahead + size, h->img->size));
+		if (next == s->ahead)
+			break;
+		s->ahead = next;
+	}
+}
+
+static void run_backward(struct handle *h, struct ra_stream *s, uint64_t size)
+{
+	uint64_t window = h->ra.tune.window;
+	uint64_t to = s->first > window ? s->first - window : 0, start;
+
+	if (s->ahead > s->first || s->ahead + 2 * window < s->first)
+		s->ahead = s->first;
+	if (s->ahead <= to || s->ahead - to < min_u64(size, s->ahead))
+		return;
+	while (s->ahead > to) {
+		start = s->ahead > size ? s->ahead - size : 0;
+		for (uint64_t pos = start, next; pos < s->ahead; pos = next) {
+			next = fetch_some(h, pos, s->ahead);
+			if (next == pos)
+				return;
+		}
+		s->ahead = start;
+	}
+}
+
+static void run_strided(struct handle *h, const struct ra_stream *s)
+{
+	uint64_t len = s->next - s->first, pos = s->first;
+	uint64_t n = min_u64(h->ra.tune.window / len, STRIDES_AHEAD);
+
+	if (len > CHUNK_MAX)
+		return;
+	for (uint64_t i = 0; i < n; i++) {
+		pos += (uint64_t)s->stride;	/* wraps for a negative one */
+		if (!range_inside(pos, len, h->img->size))
+			break;
+		fetch_some(h, pos, pos + len);
+	}
+}
+
+/* ------------------------------------------------------------- patterns */
+
+static bool goes_forward(const struct ra_stream *s, uint64_t offset,
+			 uint64_t len)
+{
+	if (offset == s->next && s->stride >= 0)
+		return true;
+	return s->streak > 1 && s->stride == 0 && offset < s->next + SLACK &&
+	       offset + len + SLACK > s->next;
+}
+
+static bool goes_backward(const struct ra_stream *s, uint64_t offset,
 			  uint64_t len)
 {
-	if (offset == ra->next)
-		return true;
-	return ra->streak > 1 && offset < ra->next + SLACK &&
-	       offset + len + SLACK > ra->next;
+	return s->next > s->first && offset + len == s->first;
+}
+
+static bool goes_by_stride(const struct ra_stream *s, uint64_t offset)
+{
+	return s->stride != 0 && offset - s->first == (uint64_t)s->stride;
+}
+
+enum pattern { NONE, FORWARD, BACKWARD, STRIDED };
+
+static enum pattern match(const struct ra_stream *s, uint64_t offset,
+			  uint64_t len)
+{
+	if (s->used == 0)
+		return NONE;
+	if (goes_forward(s, offset, len))
+		return FORWARD;
+	if (goes_backward(s, offset, len))
+		return BACKWARD;
+	return goes_by_stride(s, offset) ? STRIDED : NONE;
+}
+
+/* A read that fits no stream: the first of a new one, or the second of one
+ * that may turn out to have a stride. */
+static struct ra_stream *begin_stream(struct readahead *ra, uint64_t offset,
+				      uint64_t len)
+{
+	struct ra_stream *s = &ra->stream[0];
+	int64_t stride = 0;
+
+	for (int i = 0; i < RA_STREAMS; i++) {
+		struct ra_stream *t = &ra->stream[i];
+
+		if (t->used == ra->clock - 1 && t->used && t->streak == 0) {
+			stride = (int64_t)(offset - t->first);
+			s = t;
+			break;
+		}
+		if (t->used < s->used)
+			s = t;
+	}
+	if (stride > STRIDE_MAX || stride < -STRIDE_MAX)
+		stride = 0;
+	*s = (struct ra_stream){ .first = offset, .next = offset + len,
+				 .ahead = offset + len, .stride = stride,
+				 .used = ra->clock };
+	return s;
+}
+
+static void follow(struct handle *h, struct ra_stream *s, enum pattern p,
+		   uint64_t offset, uint64_t len)
+{
+	uint64_t max = engine_config(h->img->e)->read_ahead;
+	uint64_t size = align_up(max_u64(len, CHUNK_MIN), 64 * KiB);
+
+	size = min_u64(min_u64(size, CHUNK_MAX), max);
+	size = max_u64(align_down(size, h->img->min_block),
+		       h->img->min_block);
+	if (h->ra.tune.window == 0)
+		tune_init(&h->ra.tune, min_u64(WINDOW_MIN, max), max);
+	s->streak++;
+	s->used = h->ra.clock;
+	if (p == STRIDED) {
+		s->first = offset;
+		s->next = offset + len;
+		run_strided(h, s);
+		return;
+	}
+	s->stride = p == BACKWARD ? -1 : 0;
+	s->first = offset;
+	s->next = p == FORWARD ? max_u64(s->next, offset + len) :
+				 offset + len;
+	if (p == FORWARD)
+		run_forward(h, s, size);
+	else
+		run_backward(h, s, size);
 }
 
 void readahead_note(struct handle *h, uint64_t offset, uint64_t len)
 {
 	struct readahead *ra = &h->ra;
-	struct image *img = h->img;
-	uint64_t max = engine_config(img->e)->read_ahead;
-	uint64_t end = offset + len, size, to;
+	struct ra_stream *s;
+	enum pattern p;
 
-	if (max == 0 || len == 0)
+	if (engine_config(h->img->e)->read_ahead == 0 || len == 0)
 		return;
-	if (!is_sequential(ra, offset, len)) {
-		ra->streak = 0;
-		ra->next = end;
-		ra->ahead = end;
-		return;
+	ra->clock++;
+	for (int i = 0; i < RA_STREAMS; i++) {
+		p = match(&ra->stream[i], offset, len);
+		if (p != NONE) {
+			follow(h, &ra->stream[i], p, offset, len);
+			return;
+		}
 	}
-	if (ra->streak == 0)
-		tune_init(&ra->tune, min_u64(WINDOW_MIN, max), max);
-	ra->streak++;
-	ra->next = max_u64(ra->next, end);
-	if (ra->ahead < ra->next || ra->ahead > ra->next + max)
-		ra->ahead = ra->next;
-	size = align_up(max_u64(len, CHUNK_MIN), 64 * KiB);
-	size = min_u64(min_u64(size, CHUNK_MAX), max);
-	size = max_u64(align_down(size, img->min_block), img->min_block);
-	to = min_u64(ra->next + ra->tune.window, img->size);
-	if (ra->ahead < to && to - ra->ahead >= min_u64(size, img->size - ra->ahead))
-		run_ahead(h, ra->ahead, to, size);
+	s = begin_stream(ra, offset, len);
+	if (offset == 0)	/* most who begin there go on */
+		follow(h, s, FORWARD, offset, len);
 }
