@@ -96,9 +96,17 @@ static void describe(const struct neg *n, int error, char *out, size_t size)
 	plain_words(n->why, out, size);
 }
 
-static bool is_late(const struct talk *t, int error)
+static bool is_cancelled(const struct talk *t, int error, bool lost)
 {
-	return error == -ETIMEDOUT && clock_now() >= t->opts->deadline;
+	return error == -ECANCELED ||
+	       (lost && t->opts->cancel && atomic_load(t->opts->cancel));
+}
+
+/* Also where the guard has broken the connection. */
+static bool is_late(const struct talk *t, int error, bool lost)
+{
+	return (error == -ETIMEDOUT || lost) &&
+	       clock_now() >= t->opts->deadline;
 }
 
 void talk_export_error(struct talk *t, const char *export, const char *why,
@@ -120,14 +128,16 @@ int talk_error(struct talk *t, const struct neg *n, int error,
 	struct error how;
 	char why[512];
 
-	if (error == -ECANCELED) {
+	if (is_cancelled(t, error, lost)) {
 		error_set(err, "%s: given up", label);
-	} else if (is_late(t, error)) {
+		error = -ECANCELED;
+	} else if (is_late(t, error, lost)) {
 		uint64_t ms = (t->opts->deadline - t->began) / NS_PER_MS;
 
 		/* In tenths: the caller's arithmetic took a moment. */
 		error_set(err, "%s: no answer within %g s", label,
 			  (double)((ms + 50) / 100) / 10);
+		error = -ETIMEDOUT;
 	} else if (lost && server_ended(t->srv, DEATH_MS, &how)) {
 		error_set(err, "server %s %s", label, how.text);
 	} else {
@@ -220,7 +230,7 @@ int nbd_open_export(struct server *srv, const char *export,
 	if (r == 0)
 		r = neg_settle(&t, &n);
 	if (r < 0)
-		talk_error(&t, &n, r, NULL, err);
+		r = talk_error(&t, &n, r, NULL, err);
 	else
 		r = talk_go(&t, &n, export, caps, err);
 	if (r == 0)

@@ -247,7 +247,7 @@ static int list_one(struct talk *t, struct neg *n, const char *name,
 	int r = copy ? make_usable(t, n) : -ENOMEM;
 
 	if (r < 0)
-		talk_error(t, n, r, NULL, err);
+		r = talk_error(t, n, r, NULL, err);
 	else
 		r = talk_go(t, n, copy, &caps, err);
 	if (r == 0) {
@@ -352,7 +352,7 @@ int nbd_list_exports(struct server *srv, const struct connect_opts *opts,
 	if (r == 0)
 		r = neg_settle(&t, &n);
 	if (r < 0) {
-		talk_error(&t, &n, r, NULL, err);
+		r = talk_error(&t, &n, r, NULL, err);
 	} else if (server_export(srv)) {
 		list->complete = true;
 		r = list_one(&t, &n, server_export(srv), list, keep, keep_caps,

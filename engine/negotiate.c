@@ -57,7 +57,6 @@ static int on_answer(void *user, int *error)
 {
 	struct neg *n = user;
 
-	n->asked = false;
 	if (*error)
 		keep_why(n, *error);
 	return 1;
@@ -95,19 +94,16 @@ int neg_start(struct talk *t, struct neg *n)
 
 static int neg_asked(struct neg *n, int result)
 {
-	if (result < 0) {
-		n->asked = false;
-		keep_why(n, 0);
-		return n->error;
-	}
-	return 0;
+	if (result == 0)
+		return 0;
+	keep_why(n, 0);
+	return n->error;
 }
 
 static nbd_completion_callback neg_ask(struct neg *n)
 {
 	n->error = 0;
 	n->why[0] = '\0';
-	n->asked = true;
 	return (nbd_completion_callback){ .callback = on_answer,
 					  .user_data = n };
 }
@@ -205,11 +201,14 @@ static void neg_turn(struct talk *t, struct neg *n, short wanted, short revents)
 	bool reads = (wanted & POLLIN) && (revents & ~POLLOUT);
 	int r;
 
+	/* Until something was read, libnbd may go from address to address,
+	 * each with a socket of its own. One call may do all the rest. */
+	if (!n->reads) {
+		guard_remove(&t->guard, &n->slot);
+		guard_add(&t->guard, &n->slot, nbd_aio_get_fd(n->nbd));
+	}
 	if (reads) {
-		/* With its first read the socket is the final one; before,
-		 * libnbd may go from address to address. */
-		if (n->slot.fd < 0)
-			guard_add(&t->guard, &n->slot, nbd_aio_get_fd(n->nbd));
+		n->reads = true;
 		r = nbd_aio_notify_read(n->nbd);
 		answer_at_once(n);
 	} else {

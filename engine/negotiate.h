@@ -33,7 +33,7 @@ struct talk {
 struct neg {
 	struct nbd_handle *nbd; /* NULL: closed */
 	struct guard_slot slot;
-	bool asked;    /* an option was sent and not answered */
+	bool reads;    /* the socket is the final one */
 	int error;     /* -errno: of the last step, 0: fine */
 	char why[384]; /* libnbd's words for it */
 };
@@ -67,7 +67,8 @@ void neg_close(struct talk *t, struct neg *n);
 void neg_end(struct talk *t, struct neg *n);
 
 /* One line about `n` that failed with `error`; `export` is what was asked
- * for, or NULL. Returns error. */
+ * for, or NULL. Returns the error, or -ETIMEDOUT, -ECANCELED where that is what
+ * is behind it. */
 int talk_error(struct talk *t, const struct neg *n, int error,
 	       const char *export, struct error *err);
 /* The same with a reason in words. */

@@ -265,7 +265,7 @@ int talk_survey(struct talk *t, struct neg *n, struct export_list *list,
 	else if (r == 0)
 		r = s->error;
 	if (r < 0)
-		talk_error(t, n, r, NULL, err);
+		r = talk_error(t, n, r, NULL, err);
 	if (r < 0 && s->error)
 		error_set(err, "%s", first.text);
 	free(s);

@@ -51,7 +51,7 @@ static const struct mode *mode;
 
 /* Sent when full, or before waiting: a server that never ends must be faster
  * than its client. */
-static __thread char out[1 << 16];
+static __thread char out[1 << 12];
 static __thread size_t nout;
 
 static void flush(int fd)
