@@ -64,7 +64,13 @@ static int on_answer(void *user, int *error)
 
 static int neg_configure(struct nbd_handle *nbd)
 {
-	if (nbd_set_debug(nbd, false) < 0 || nbd_set_opt_mode(nbd, true) < 0 ||
+	/* Requests are aligned by us. The tail of an export whose size is no
+	 * multiple of its block size cannot be, and servers answer it. */
+	uint32_t strict = nbd_get_strict_mode(nbd) &
+			  ~(uint32_t)LIBNBD_STRICT_ALIGN;
+
+	if (nbd_set_strict_mode(nbd, strict) < 0 ||
+	    nbd_set_debug(nbd, false) < 0 || nbd_set_opt_mode(nbd, true) < 0 ||
 	    nbd_set_full_info(nbd, true) < 0 ||
 	    nbd_set_uri_allow_local_file(nbd, true) < 0 ||
 	    nbd_set_pread_initialize(nbd, false) < 0 ||

@@ -439,12 +439,12 @@ static bool read_narrow(struct image_read *rd)
 				 BAD_GRAIN :
 				 rd->op.img->min_block;
 
+	while (rd->grain > least && rd->grain / 2 >= rd->len)
+		rd->grain /= 2;
 	if (rd->exact || rd->grain <= least)
 		return false;
 	if (!rd->own && !gather(rd))
 		return false;
-	while (rd->grain / 2 >= rd->len && rd->grain > least)
-		rd->grain /= 2;
 	rd->grain /= 2;
 	rd->failed = 0;
 	rd->pos = rd->bad;
