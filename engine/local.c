@@ -198,15 +198,21 @@ static int prepare(struct local *l, const struct local_want *want,
 	return 0;
 }
 
+/* A device that is missing must not become a file of that name. */
+static bool is_device_name(const char *path)
+{
+	return strncmp(path, "/dev/", 5) == 0 &&
+	       strncmp(path, "/dev/shm/", 9) != 0;
+}
+
 static int open_dest_path(struct local *l, const struct local_want *want,
 			  struct error *err)
 {
 	struct stat st;
 	int flags = want->read_back ? O_RDWR : O_WRONLY;
 
-	/* A device that is missing must not become a file of that name. */
 	if (stat(l->name, &st) < 0)
-		flags |= strncmp(l->name, "/dev/", 5) ? O_CREAT : 0;
+		flags |= is_device_name(l->name) ? 0 : O_CREAT;
 	else if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
 		flags = O_WRONLY;
 	l->fd = open_again(l->name, flags);
