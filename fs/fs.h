@@ -183,6 +183,10 @@ struct fs_reqs {
 	struct loop_timer patience;
 };
 
+/* signals.c: true if the thread has a signal pending that asks it to end, or
+ * if that cannot be known. */
+bool fs_signals_end(pid_t tid);
+
 /* reply.c */
 void fs_reqs_init(struct fs *fs);
 void fs_reqs_free(struct fs *fs);

@@ -118,6 +118,12 @@ static void patience_is_over(struct loop_timer *t)
 			return;
 		}
 		TAILQ_REMOVE(&reqs->interrupted, r, wait);
+		if (r->req && !fs_signals_end(fuse_req_ctx(r->req)->pid)) {
+			/* A timer or the like: look again later. */
+			r->interrupted_at = now;
+			TAILQ_INSERT_TAIL(&reqs->interrupted, r, wait);
+			continue;
+		}
 		r->interrupted = false;
 		if (!r->task.queued)
 			run_give_up(&r->task);
