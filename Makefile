@@ -23,6 +23,7 @@ bindir ?= $(exec_prefix)/bin
 datadir ?= $(prefix)/share
 mandir ?= $(datadir)/man
 docdir ?= $(datadir)/doc/nbdfs
+bashdir ?= $(datadir)/bash-completion/completions
 unitdir ?= $(prefix)/lib/systemd/system
 
 # Programs and tests that run at the same time.
@@ -298,7 +299,7 @@ man1 := $(wildcard man/*.1)
 completions := $(wildcard contrib/completion/*.bash)
 zsh_completions := $(wildcard contrib/completion/_*)
 systemd_units := $(wildcard contrib/*.service)
-docs := $(wildcard README.md NEWS COPYING)
+docs := $(wildcard README.md NEWS SECURITY.md COPYING contrib/fstab.example)
 
 install: programs
 	$(INSTALL) -d $(DESTDIR)$(bindir) $(DESTDIR)$(mandir)/man1 \
@@ -307,7 +308,8 @@ install: programs
 	$(if $(man1),$(INSTALL) -m 644 $(man1) $(DESTDIR)$(mandir)/man1)
 	$(INSTALL) -m 644 $(docs) $(DESTDIR)$(docdir)
 	$(foreach f,$(completions),$(INSTALL) -D -m 644 $(f) \
-	$(DESTDIR)$(datadir)/bash-completion/completions/$(notdir $(f:.bash=)) &&) :
+	$(DESTDIR)$(bashdir)/$(notdir $(f:.bash=)) &&) :
+	ln -sf nbdfs $(DESTDIR)$(bashdir)/nbdfs-copy
 	$(foreach f,$(zsh_completions),$(INSTALL) -D -m 644 $(f) \
 	$(DESTDIR)$(datadir)/zsh/site-functions/$(notdir $(f)) &&) :
 	$(foreach f,$(systemd_units),$(INSTALL) -D -m 644 $(f) \
@@ -316,19 +318,28 @@ install: programs
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,nbdfs nbdfs-copy) \
 	$(addprefix $(DESTDIR)$(mandir)/man1/,$(notdir $(man1))) \
-	$(addprefix $(DESTDIR)$(docdir)/,$(docs)) \
-	$(addprefix $(DESTDIR)$(datadir)/bash-completion/completions/,$(notdir $(completions:.bash=))) \
+	$(addprefix $(DESTDIR)$(docdir)/,$(notdir $(docs))) \
+	$(addprefix $(DESTDIR)$(bashdir)/,nbdfs nbdfs-copy) \
 	$(addprefix $(DESTDIR)$(datadir)/zsh/site-functions/,$(notdir $(zsh_completions))) \
 	$(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(systemd_units)))
 	-rmdir $(DESTDIR)$(docdir)
 
 release := nbdfs-$(VERSION)
+# From a checkout what is committed, else what is there.
 dist:
-	git archive --format=tar --prefix=$(release)/ HEAD | xz -9 >$(release).tar.xz
+	@if [ -e .git ]; then \
+		git archive --format=tar --prefix=$(release)/ HEAD; \
+	else \
+		tar -c --exclude=./build --exclude='./nbdfs*.tar.xz' \
+			--exclude='./*.deb' --exclude=./nbdfs \
+			--exclude=./nbdfs-copy --transform 's,^\.,$(release),' .; \
+	fi | xz -9 >$(release).tar.xz
+	@echo $(release).tar.xz
 
 deb: dist
-	@test -d contrib/debian || \
-		{ echo "contrib/debian is missing" >&2; exit 1; }
+	@dpkg-parsechangelog -l contrib/debian/changelog -S Version | \
+		grep -q '^$(VERSION)-' || { echo "contrib/debian/changelog is not \
+	of version $(VERSION)" >&2; exit 1; }
 	rm -rf build/deb
 	mkdir -p build/deb
 	tar -C build/deb -xf $(release).tar.xz
