@@ -1,14 +1,30 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Helper threads: everything is done once, on the right thread; freeing. */
+#include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "engine.h"
 #include "unit.h"
-#include "util.h"
+
+/* How many threads can still be made; loop thread only. */
+static unsigned threads_left = UINT_MAX;
+
+static int test_create(pthread_t *thread, const pthread_attr_t *attr,
+		       void *(*start)(void *), void *arg)
+{
+	if (threads_left == 0)
+		return EAGAIN;
+	threads_left--;
+	return pthread_create(thread, attr, start, arg);
+}
+
+#define pthread_create test_create
+#include "../../engine/workers.c"
+#undef pthread_create
 
 #define JOBS 2000
 #define MAX_THREADS 5
@@ -162,6 +178,50 @@ START_TEST(as_many_threads_as_needed)
 }
 END_TEST
 
+/* Without threads all waits, and is done once there is one again. */
+struct shortage {
+	struct loop_timer timer;
+	struct shop *shop;
+};
+
+static void shortage_ends(struct loop_timer *t)
+{
+	struct shop *s = container_of(t, struct shortage, timer)->shop;
+	unsigned i;
+
+	for (i = 0; i < JOBS; i++)
+		ck_assert(!s->job[i].ran);
+	threads_left = 1;
+}
+
+START_TEST(threads_are_short)
+{
+	struct shop *s = shop_new(MAX_THREADS);
+	struct shortage x = { .timer.fire = shortage_ends, .shop = s };
+	unsigned i;
+
+	threads_left = 0;
+	s->left = JOBS;
+	for (i = 0; i < JOBS; i++)
+		workers_run(s->workers, &s->job[i].work);
+	loop_timer_set(s->loop, &x.timer, 30 * NS_PER_MS);
+	ck_assert_int_eq(loop_run(s->loop), 0);
+	ck_assert_uint_eq(atomic_load(&s->most), 1);
+	ck_assert_uint_eq(s->left, 0);
+	shop_free(s);
+}
+END_TEST
+
+struct ending {
+	struct loop_timer timer;
+	struct loop *loop;
+};
+
+static void ending_fire(struct loop_timer *t)
+{
+	loop_stop(container_of(t, struct ending, timer)->loop);
+}
+
 static void must_not_be_done(struct work *w)
 {
 	(void)w;
@@ -173,6 +233,7 @@ static void must_not_be_done(struct work *w)
 START_TEST(free_drops_the_rest)
 {
 	struct shop *s = shop_new(MAX_THREADS);
+	struct ending end = { .timer.fire = ending_fire };
 	unsigned i;
 
 	for (i = 0; i < JOBS; i++) {
@@ -183,7 +244,9 @@ START_TEST(free_drops_the_rest)
 	workers_free(s->workers);
 	s->workers = NULL;
 	memset(s->job, 0xa5, sizeof(s->job));
-	loop_stop(s->loop);
+	/* A few turns, in which it would be delivered. */
+	end.loop = s->loop;
+	loop_timer_set(s->loop, &end.timer, 5 * NS_PER_MS);
 	ck_assert_int_eq(loop_run(s->loop), 0);
 	shop_free(s);
 }
@@ -194,6 +257,7 @@ int main(void)
 	const struct unit_case cases[] = {
 		{ all_is_done_once, 2 },
 		{ as_many_threads_as_needed, 0 },
+		{ threads_are_short, 0 },
 		{ free_drops_the_rest, 8 },
 	};
 
