@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * interrupted MS[:EVERY] OPERATION FILE [FILE2] - what a system call gives when
- * a signal with a handler comes while it runs: after MS milliseconds, and then
- * every EVERY of them. Prints the name of the operation, its result or the name
+ * a signal with a handler comes while it runs: SIGINT after MS milliseconds, or
+ * SIGALRM after these and then every EVERY of them. Prints the name of the operation, its result or the name
  * of the error, and how many milliseconds it took.
  *
  * Operations: open, read, write (1 MiB at 0), fsync and close (after such a
@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,7 +28,7 @@ struct what {
 	ssize_t (*run)(int fd, int fd2, char *buf);
 };
 
-static void on_alarm(int sig)
+static void on_signal(int sig)
 {
 	(void)sig;
 }
@@ -117,24 +116,30 @@ static const struct what table[] = {
 	{ .name = NULL },
 };
 
-static struct timeval milliseconds(unsigned long ms)
+static struct timespec milliseconds(unsigned long ms)
 {
-	return (struct timeval){ .tv_sec = (time_t)(ms / 1000),
-				 .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
+	return (struct timespec){ .tv_sec = (time_t)(ms / 1000),
+				  .tv_nsec = (long)(ms % 1000 * 1000000) };
 }
 
 static int set_timer(const char *text)
 {
-	struct sigaction sa = { .sa_handler = on_alarm };
-	struct itimerval it = { { 0, 0 }, { 0, 0 } };
+	struct sigaction sa = { .sa_handler = on_signal };
+	struct sigevent ev = { .sigev_notify = SIGEV_SIGNAL,
+			       .sigev_signo = SIGINT };
+	struct itimerspec it = { { 0, 0 }, { 0, 0 } };
+	timer_t timer;
 	char *end;
 
 	it.it_value = milliseconds(strtoul(text, &end, 10));
-	if (*end == ':')
+	if (*end == ':') {
 		it.it_interval = milliseconds(strtoul(end + 1, &end, 10));
-	if (*end || sigaction(SIGALRM, &sa, NULL))
+		ev.sigev_signo = SIGALRM;
+	}
+	if (*end || sigaction(ev.sigev_signo, &sa, NULL) ||
+	    timer_create(CLOCK_MONOTONIC, &ev, &timer))
 		return -1;
-	return setitimer(ITIMER_REAL, &it, NULL);
+	return timer_settime(timer, 0, &it, NULL);
 }
 
 static long long now_ms(void)
