@@ -109,6 +109,15 @@ static uint64_t op_pos(const struct image_op *op)
 	return container_of(op, struct image_extent, op)->offset;
 }
 
+static unsigned *op_asked(struct image_op *op)
+{
+	if (op->kind == OP_READ)
+		return &container_of(op, struct image_read, op)->asked;
+	if (op->kind == OP_SEEK)
+		return &container_of(op, struct image_seek, op)->asked;
+	return &container_of(op, struct image_extent, op)->asked;
+}
+
 static void smooth(uint64_t *avg, uint64_t sample)
 {
 	*avg = *avg ? (*avg * 7 + sample) / 8 : sample;
@@ -136,9 +145,10 @@ static void on_answer(struct req *r, int error)
 		if (error)
 			op->error = error;
 		/* All are woken, but only these have had their answer. */
-		if (op->kind == OP_EXTENT)
-			container_of(op, struct image_extent, op)->asked++;
+		++*op_asked(op);
 	}
+	if (covers(q, img->zero_ask_pos))
+		img->zero_asked++;
 	if (q->scan)
 		img->scan_pos = error ? img->size : r->covered;
 	q->busy = q->scan = false;
@@ -296,7 +306,6 @@ static bool seek_ask(struct image_seek *s)
 
 	if (s->asked >= ASK_TRIES)
 		return false;
-	s->asked++;
 	if (!status_ask(img, s->pos))
 		return false;
 	op_park(&s->op, &img->askers);

@@ -371,7 +371,6 @@ static bool read_base(struct image_read *rd, uint64_t limit)
 	c = chunk_at(img, rd->pos);
 	if (!c && x.state == EXTENT_UNKNOWN && worth_asking(rd) &&
 	    status_ask(img, rd->pos)) {
-		rd->asked++;
 		op_park(&rd->op, &img->askers);
 		return false;
 	}

@@ -212,7 +212,7 @@ static bool know(struct image *img, const struct dext *d, struct extent *x)
 		img->zero_ask_pos = pos;
 		img->zero_asked = 0;
 	}
-	if (img->zero_asked++ < ASK_TRIES && status_ask(img, pos)) {
+	if (img->zero_asked < ASK_TRIES && status_ask(img, pos)) {
 		img->zeroing_waits = true;
 		return false;
 	}
