@@ -65,20 +65,18 @@ static void check_form(const char *name)
 {
 	size_t len = strlen(name), i;
 
-	ck_assert_uint_gt(len, 0);
-	ck_assert_uint_le(len, NAME_MAX);
-	ck_assert_str_ne(name, ".");
-	ck_assert_str_ne(name, "..");
+	unit_assert(len > 0);
+	unit_assert(len <= NAME_MAX);
+	unit_assert(strcmp(name, ".") != 0);
+	unit_assert(strcmp(name, "..") != 0);
 	for (i = 0; i < len; i++) {
 		unsigned char c = (unsigned char)name[i];
 
-		ck_assert(c >= 0x20 && c != 0x7f && c != '/');
+		unit_assert(c >= 0x20 && c != 0x7f && c != '/');
 		/* A percent sign is always followed by its two digits. */
-		if (c == '%') {
-			ck_assert_uint_eq(strspn(name + i + 1,
-						 "0123456789ABCDEF") >= 2,
-					  1);
-		}
+		if (c == '%')
+			unit_assert(strspn(name + i + 1, "0123456789ABCDEF") >=
+				    2);
 	}
 }
 
@@ -89,7 +87,7 @@ static void decode(const char *name, char *out)
 
 	for (; *name; name++) {
 		if (*name == '%') {
-			ck_assert_int_eq(sscanf(name + 1, "%2x", &c), 1);
+			unit_assert(sscanf(name + 1, "%2x", &c) == 1);
 			*out++ = (char)c;
 			name += 2;
 		} else {
