@@ -147,7 +147,7 @@ static void on_answer(struct req *r, int error)
 		/* All are woken, but only these have had their answer. */
 		++*op_asked(op);
 	}
-	if (covers(q, img->zero_ask_pos))
+	if (img->zeroing_waits && covers(q, img->zero_ask_pos))
 		img->zero_asked++;
 	if (q->scan)
 		img->scan_pos = error ? img->size : r->covered;

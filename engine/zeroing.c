@@ -206,16 +206,16 @@ static bool know(struct image *img, const struct dext *d, struct extent *x)
 		return true;
 	*x = extent_get(img->clean, pos);
 	x->end = min_u64(x->end, d->end);
+	if (x->state != EXTENT_UNKNOWN || img->zero_ask_pos != pos)
+		img->zero_asked = 0;
+	img->zero_ask_pos = pos;
 	if (x->state != EXTENT_UNKNOWN)
 		return true;
-	if (img->zero_ask_pos != pos) {
-		img->zero_ask_pos = pos;
-		img->zero_asked = 0;
-	}
 	if (img->zero_asked < ASK_TRIES && status_ask(img, pos)) {
 		img->zeroing_waits = true;
 		return false;
 	}
+	img->zero_asked = 0;
 	x->state = EXTENT_DATA;		/* nobody knows: zero it */
 	return true;
 }
