@@ -132,11 +132,13 @@ int talk_error(struct talk *t, const struct neg *n, int error,
 		error_set(err, "%s: given up", label);
 		error = -ECANCELED;
 	} else if (is_late(t, error, lost)) {
-		uint64_t ms = (t->opts->deadline - t->began) / NS_PER_MS;
-
 		/* In tenths: the caller's arithmetic took a moment. */
+		uint64_t tenths =
+			(t->opts->deadline - t->began + 50 * NS_PER_MS) /
+			(100 * NS_PER_MS);
+
 		error_set(err, "%s: no answer within %g s", label,
-			  (double)((ms + 50) / 100) / 10);
+			  (double)tenths / 10);
 		error = -ETIMEDOUT;
 	} else if (lost && server_ended(t->srv, DEATH_MS, &how)) {
 		error_set(err, "server %s %s", label, how.text);

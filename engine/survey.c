@@ -24,7 +24,9 @@ enum probe_state { PROBE_OFF, PROBE_CONNECTING, PROBE_IDLE, PROBE_ASKING };
 
 struct probe {
 	enum probe_state state;
-	size_t entry; /* what is asked about */
+	size_t entry;	   /* what is asked about */
+	unsigned answered; /* on this connection */
+	bool again;	   /* `entry` has to be asked about again */
 	struct neg *n, own;
 };
 
@@ -77,20 +79,53 @@ static bool await(struct survey *s, int *r)
 
 /* ------------------------------------------------------------ by option */
 
+/* Servers bound what they answer before transmission: nbdkit hangs up after
+ * 32 options, if none of them was a list. So it is asked again, freshly. */
+static void ask_again(struct survey *s, struct probe *p)
+{
+	if (p->answered == 0)
+		return;
+	p->answered = 0;
+	p->again = true;
+	neg_close(s->t, p->n);
+	if (neg_start(s->t, p->n) == 0)
+		p->state = PROBE_CONNECTING;
+}
+
 static void info_answered(struct survey *s, struct probe *p)
 {
 	struct nbd_handle *nbd = p->n->nbd;
 	int64_t size;
 
-	p->state = neg_negotiating(p->n) ? PROBE_IDLE : PROBE_OFF;
+	p->state = PROBE_IDLE;
+	if (!neg_negotiating(p->n)) {
+		p->state = PROBE_OFF;
+		ask_again(s, p);
+		return;
+	}
+	p->answered++;
 	s->answers++;
-	if (p->n->error || p->state == PROBE_OFF)
+	if (p->n->error)
 		return;
 	size = nbd_get_size(nbd);
 	if (size > 0)
 		learn(s, &s->list->entry[p->entry], (uint64_t)size,
 		      nbd_is_read_only(nbd) > 0,
 		      nbd_get_export_description(nbd));
+}
+
+static void info_ask(struct survey *s, struct probe *p)
+{
+	if (!p->again) {
+		if (s->next == s->list->count)
+			return;
+		p->entry = s->next++;
+	}
+	p->again = false;
+	p->state = PROBE_ASKING;
+	/* Refused by libnbd: the protocol spoken here has no such option. */
+	if (neg_opt_info(p->n, s->list->entry[p->entry].name) < 0)
+		p->state = PROBE_OFF;
 }
 
 static void info_step(struct survey *s, struct probe *p)
@@ -101,13 +136,8 @@ static void info_step(struct survey *s, struct probe *p)
 		p->state = neg_negotiating(p->n) ? PROBE_IDLE : PROBE_OFF;
 	else if (p->state == PROBE_ASKING)
 		info_answered(s, p);
-	if (p->state != PROBE_IDLE || s->next == s->list->count)
-		return;
-	p->entry = s->next++;
-	p->state = PROBE_ASKING;
-	/* Refused by libnbd: the protocol spoken here has no such option. */
-	if (neg_opt_info(p->n, s->list->entry[p->entry].name) < 0)
-		p->state = PROBE_OFF;
+	if (p->state == PROBE_IDLE)
+		info_ask(s, p);
 }
 
 static void widen(struct survey *s)

@@ -313,6 +313,19 @@ static void info_close(int fd, uint32_t option, const char *name)
 	tell(fd, option);
 }
 
+/* A few answers for each connection, and no transmission. */
+static void info_few(int fd, uint32_t option, const char *name)
+{
+	static __thread unsigned asked;
+
+	if (option == OPT_GO)
+		info_refused(fd, option, name);
+	else if (++asked > 3)
+		hang_up(fd);
+	else
+		tell(fd, option);
+}
+
 static const struct mode modes[] = {
 	{ .name = "good", .names = "a|b" },
 	{ .name = "one", .names = "one" },
@@ -339,6 +352,7 @@ static const struct mode modes[] = {
 	{ .name = "info-stalls", .names = "a|b", .info = info_stall },
 	{ .name = "info-b-stalls", .names = "a|b|c|d", .info = info_b_stalls },
 	{ .name = "info-refused", .names = "a|b", .info = info_refused },
+	{ .name = "info-few", .names = "a|b|c|d|e|f|g|h", .info = info_few },
 	{ .name = "info-close", .names = "a|b|c", .info = info_close },
 	{ .name = "info-size-0", .names = "a|b|c", .info_size_0 = true },
 	{ .name = "too-large", .names = "a", .size = 1ULL << 63 },
@@ -418,7 +432,8 @@ static void answer(int fd, uint32_t option, const char *data)
 			mode->info(fd, option, name);
 		else
 			tell(fd, option);
-		if (option == OPT_GO && mode->info != info_refused)
+		if (option == OPT_GO && mode->info != info_refused &&
+		    mode->info != info_few)
 			transmission(fd);
 		break;
 	case OPT_ABORT:

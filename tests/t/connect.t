@@ -354,6 +354,13 @@ info-close a,$mib,rw,text b,0,?,text c,$mib,rw,text
 largest a,9223372036854775807,rw,text
 END
 
+# nbdkit takes 32 questions a connection, or more where it has told a list.
+bad info-few
+list "$(uri)"
+is "$STATUS $(grep -c "$mib${TAB}rw" <<<"$OUT")" "0 8" \
+	"few answers for each connection"
+stop_server
+
 bad info-b-stalls
 list -t 3 "$(uri)"
 is "$STATUS $(tr '\n\t' ' ,' <<<"$OUT")" \
