@@ -5,6 +5,7 @@
 # EINTR after half a second, a copy ends at once, and what is killed dies.
 
 # shellcheck source=tests/lib.sh
+# shellcheck disable=SC2119
 . "$(dirname "$0")/../lib.sh"
 requires fuse helper:interrupted nbdkit mkfifo nbdkit-filter:delay \
 	nbdkit-filter:exportname

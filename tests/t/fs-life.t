@@ -5,6 +5,7 @@
 # foreground, pid file, signals, what is left behind.
 
 # shellcheck source=tests/lib.sh
+# shellcheck disable=SC2119
 . "$(dirname "$0")/../lib.sh"
 requires fuse nbdkit nbdkit-filter:exportname nbdkit-filter:log \
 	nbdkit-filter:delay helper:fileops
