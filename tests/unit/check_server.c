@@ -383,7 +383,8 @@ END_TEST
 START_TEST(child_signals)
 {
 	char grep[] = "grep", file[] = "/proc/self/status";
-	char text[] = "^Sig(Blk|Ign):[[:blank:]]0*$", c[] = "-Ec";
+	/* 32 and 33 are the C library's; below make they are ignored. */
+	char text[] = "^Sig(Blk|Ign):[[:blank:]]0*(180000000)?$", c[] = "-Ec";
 	char *argv[] = { grep, c, text, file, NULL };
 	struct lines lines = { PTHREAD_MUTEX_INITIALIZER, "" };
 	struct log log = { LOG_LVL_WARN, add_line, &lines };
