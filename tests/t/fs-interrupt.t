@@ -7,7 +7,7 @@
 # shellcheck source=tests/lib.sh
 # shellcheck disable=SC2119
 . "$(dirname "$0")/../lib.sh"
-requires fuse helper:interrupted nbdkit mkfifo nbdkit-filter:delay \
+requires fuse helper:interrupted nbdkit nbdkit-filter:delay \
 	nbdkit-filter:exportname
 
 int=$NBDFS_HELPERS/interrupted

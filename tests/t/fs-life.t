@@ -18,12 +18,12 @@ mkdir "$M"
 # says STATUS REGEX ARGS...: one line on stderr, and nothing is mounted.
 says()
 {
-	local status=$1 regex=$2
+	local want=$1 regex=$2
 	shift 2
 	run "$NBDFS" "$@"
-	is "$STATUS" "$status" "status $status: nbdfs $*"
+	is "$STATUS" "$want" "status $want: nbdfs $*"
 	like "$ERR" "^nbdfs: $regex" "and says why"
-	case $status in
+	case $want in
 	1) is "$(wc -l <<<"$ERR")" 1 "in one line" ;;
 	2) is "$(wc -l <<<"$ERR")" 2 "in one line and a hint" ;;
 	esac
