@@ -127,6 +127,9 @@ static inline void blockdev_close(struct blockdev *dev)
 /* An export; the handle stays the caller's. Writes wait for the server
  * (WRITE_DIRECT); queued data and pending zeroes of the image are seen. */
 struct blockdev *dev_image_new(struct handle *h, struct error *err);
+/* True if, since this was asked last, a connection was lost and with it perhaps
+ * what had been written and not flushed. Takes the handle's deferred error. */
+bool dev_image_lost(struct blockdev *dev);
 
 /* A regular file or block device. `fd` becomes the device's, and is closed
  * with it, when this succeeds. */

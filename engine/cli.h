@@ -44,7 +44,9 @@ struct cli {
 	struct operands operands;
 	const struct operand *source, *dest;
 	struct log log;
-	uint64_t began;
+	/* The last error that the engine told, for the one line at the end. */
+	pthread_mutex_t lock;
+	char reason[512];		/* lock, while there are threads */
 };
 
 enum cli_status { CLI_OK, CLI_FAILED, CLI_USAGE };
@@ -135,6 +137,10 @@ void lane_copy(struct lane *lane);
 void lane_stop(struct lane *lane);
 /* fsync, or FLUSH. Runs the loop. */
 int lane_flush(struct lane *lane, struct error *err);
+/* True if the connection to the destination was lost, and with it perhaps
+ * what had been written; says so once. */
+bool lane_lost(struct lane *lane);
+int lane_say_lost(const struct lane *lane, struct error *err);
 /* Does all that on a thread of its own. gone_task runs on the first lane's
  * loop when nothing is left to do but lane_free(). */
 int lane_start(struct lane *lane, const struct lane *first, struct error *err);

@@ -113,6 +113,8 @@ static void make_config(const struct end *e, struct engine_config *cfg)
 	cfg->reconnect_ms = (unsigned)min_u64((uint64_t)cli->retries * RETRY_MS,
 					      RETRY_MS_MAX);
 	cfg->min_hole = 0;
+	/* By --flush, or left to the server. */
+	cfg->no_flush = true;
 	if (e->write) {
 		/* Asked where zeroes are to be made, whether they are there. */
 		cfg->no_extents = cli->dest_is_zero;

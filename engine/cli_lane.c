@@ -217,6 +217,20 @@ int lane_flush(struct lane *lane, struct error *err)
 	return r;
 }
 
+bool lane_lost(struct lane *lane)
+{
+	return lane->dst.kind == END_NBD && dev_image_lost(lane->dst.dev);
+}
+
+int lane_say_lost(const struct lane *lane, struct error *err)
+{
+	error_set(err,
+		  "%s: the connection was lost, and with it perhaps what had "
+		  "been written before",
+		  lane->dst.label);
+	return -EIO;
+}
+
 /* ---------------------------------------------------------------- threads */
 
 static int open_again(struct lane *lane)
@@ -249,6 +263,8 @@ static void lane_work(struct lane *lane)
 	/* Through this lane's connections: they may be all that knows. */
 	if (lane->result == 0 && lane->shared->cli->flush)
 		lane->result = lane_flush(lane, &lane->err);
+	if (lane->result == 0 && lane_lost(lane))
+		lane->result = lane_say_lost(lane, &lane->err);
 	end_close(&lane->src, lane->loop, &err);
 	r = end_close(&lane->dst, lane->loop, &err);
 	if (r < 0 && lane->result == 0) {

@@ -279,7 +279,7 @@ static int finish_size(struct run *run)
 	return 0;
 }
 
-static int copy(struct run *run)
+static int copy_once(struct run *run)
 {
 	int r = run_range(run);
 
@@ -289,6 +289,37 @@ static int copy(struct run *run)
 		r = finish_size(run);
 	if (r == 0 && run->cli->flush)
 		r = lane_flush(run->main, &run->err);
+	return r;
+}
+
+/* Back to the beginning. */
+static void rewind_all(struct run *run)
+{
+	struct lane *lane = run->main;
+
+	atomic_store(&run->shared.cursor, 0);
+	atomic_store(&lane->finished, 0);
+	lane->stats = (struct copy_stats){ 0 };
+}
+
+/* What a server had before its connection was lost, and had not flushed, may
+ * have been lost with it: then all is copied again. */
+static int copy(struct run *run)
+{
+	struct lane *lane = run->main;
+	unsigned tries = 0;
+	int r = copy_once(run);
+
+	while (r == 0 && lane_lost(lane)) {
+		if (tries++ == run->cli->retries || run->shared.lanes > 1 ||
+		    run->shared.size == UINT64_MAX)
+			return lane_say_lost(lane, &run->err);
+		log_msg(&run->cli->log, LOG_LVL_INFO,
+			"%s: the connection was lost: copying again",
+			lane->dst.label);
+		rewind_all(run);
+		r = copy_once(run);
+	}
 	return r;
 }
 
@@ -438,6 +469,17 @@ static int work(struct run *run)
 	return r;
 }
 
+/* One line, with what the engine had to say of it. */
+static void say_error(struct cli *cli, const char *text)
+{
+	const char *reason = cli->reason;
+
+	if (!*reason || strstr(text, reason))
+		fprintf(stderr, PROGRAM ": %s\n", text);
+	else
+		fprintf(stderr, PROGRAM ": %s (%s)\n", text, reason);
+}
+
 int cli_run(struct cli *cli)
 {
 	struct run *run = calloc(1, sizeof(*run));
@@ -458,13 +500,15 @@ int cli_run(struct cli *cli)
 	if (r == 0)
 		r = work(run);
 	signal = run->watch.signal;
-	if (run->main->loop)
-		close_ends(run);
-	lane_free(run->main);
 out:
+	/* Now: to leave a server may take a while. */
 	if (r < 0 && !signal)
-		fprintf(stderr, PROGRAM ": %s\n",
-			run->err.text[0] ? run->err.text : strerror(-r));
+		say_error(cli, run->err.text[0] ? run->err.text : strerror(-r));
+	if (run->main) {
+		if (run->main->loop)
+			close_ends(run);
+		lane_free(run->main);
+	}
 	free(run->lanes);
 	free(run);
 	if (signal && r < 0)

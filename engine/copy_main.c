@@ -9,11 +9,18 @@
 #include "cli.h"
 #include "util.h"
 
-static void print_line(void *arg, enum log_level level, const char *line)
+/* Any thread. */
+static void take_line(void *arg, enum log_level level, const char *line)
 {
-	(void)arg;
-	(void)level;
-	fprintf(stderr, PROGRAM ": %s\n", line);
+	struct cli *cli = arg;
+
+	if (cli->verbose)
+		fprintf(stderr, PROGRAM ": %s\n", line);
+	if (level != LOG_LVL_ERROR)
+		return;
+	pthread_mutex_lock(&cli->lock);
+	snprintf(cli->reason, sizeof(cli->reason), "%s", line);
+	pthread_mutex_unlock(&cli->lock);
 }
 
 /* Standard output that cannot be written is a failure like any other. */
@@ -48,11 +55,13 @@ static void share_out(struct cli *cli)
 int main(int argc, char **argv)
 {
 	struct cli cli = {
-		.log = { .level = LOG_LVL_ERROR, .sink = print_line },
+		.log = { .level = LOG_LVL_ERROR, .sink = take_line },
+		.lock = PTHREAD_MUTEX_INITIALIZER,
 	};
 	struct error err = { "" };
 	int status = CLI_USAGE;
 
+	cli.log.arg = &cli;
 	if (cli_options(&cli, argc, argv, &err) < 0) {
 		fprintf(stderr, PROGRAM ": %s\n", err.text);
 		fprintf(stderr, "Try '" PROGRAM " --help'.\n");

@@ -9,6 +9,7 @@ struct image_dev {
 	struct blockdev dev;
 	struct handle *h;
 	char *name;
+	bool lost;			/* what was written may be gone */
 };
 
 static struct image_dev *to_image(struct blockdev *dev)
@@ -27,6 +28,39 @@ static void op_done(struct image_op *op, int error)
 	struct dev_io *io = to_io(op);
 
 	io->done(io, error);
+}
+
+static void image_dev_write(struct blockdev *dev, struct dev_io *io);
+static void image_dev_zero(struct blockdev *dev, struct dev_io *io);
+
+/* After a connection was lost nothing is written until somebody has taken
+ * note that earlier writes may be lost; then it can go on. */
+static bool note_lost(struct image_dev *d)
+{
+	if (handle_error_take(d->h) == 0)
+		return false;
+	d->lost = true;
+	return true;
+}
+
+static void write_done(struct image_op *op, int error)
+{
+	struct dev_io *io = to_io(op);
+
+	if (error && note_lost(to_image(io->dev)))
+		image_dev_write(io->dev, io);
+	else
+		io->done(io, error);
+}
+
+static void zero_done(struct image_op *op, int error)
+{
+	struct dev_io *io = to_io(op);
+
+	if (error && note_lost(to_image(io->dev)))
+		image_dev_zero(io->dev, io);
+	else
+		io->done(io, error);
 }
 
 static void extent_done(struct image_op *op, int error)
@@ -58,7 +92,7 @@ static void image_dev_write(struct blockdev *dev, struct dev_io *io)
 	struct image_write *w = &io->u.write;
 
 	*w = (struct image_write){
-		.op = { .done = op_done, .h = to_image(dev)->h },
+		.op = { .done = write_done, .h = to_image(dev)->h },
 		.offset = io->offset,
 		.len = (uint32_t)io->len,
 		.flags = WRITE_DIRECT,
@@ -74,7 +108,7 @@ static void image_dev_zero(struct blockdev *dev, struct dev_io *io)
 	bool allocate = io->flags & DEV_ALLOCATE;
 
 	*z = (struct image_zero){
-		.op = { .done = op_done, .h = to_image(dev)->h },
+		.op = { .done = zero_done, .h = to_image(dev)->h },
 		.offset = io->offset,
 		.len = io->len,
 		.flags = ZERO_WAIT | (allocate ? ZERO_NO_HOLE : ZERO_HOLE_HINT),
@@ -151,4 +185,15 @@ struct blockdev *dev_image_new(struct handle *h, struct error *err)
 	d->dev.align = info.min_block;
 	d->dev.depth = 64 * (info.connections ? info.connections : 1);
 	return &d->dev;
+}
+
+bool dev_image_lost(struct blockdev *dev)
+{
+	struct image_dev *d = to_image(dev);
+	bool lost;
+
+	note_lost(d);
+	lost = d->lost;
+	d->lost = false;
+	return lost;
 }

@@ -184,6 +184,7 @@ struct engine_config {
 	bool read_only;		/* never writes; says so to the server */
 	bool detect_zeroes;	/* zero blocks in writes become zeroes */
 	bool no_extents;	/* never asks for block status */
+	bool no_flush;		/* only image_sync() makes stable, no close */
 };
 
 void engine_config_defaults(struct engine_config *cfg);

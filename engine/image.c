@@ -317,7 +317,15 @@ static void closing_done(struct image_op *op, int error)
 static bool image_dirty(const struct image *img)
 {
 	return img->nready || img->nzeroes || img->nflight ||
-	       img->dirty.root || img->completed > img->flushed;
+	       img->dirty.root ||
+	       (img->completed > img->flushed &&
+		!engine_config(img->e)->no_flush);
+}
+
+/* What the end of a handle, or of the image, asks for. */
+static unsigned end_flags(const struct image *img)
+{
+	return engine_config(img->e)->no_flush ? SYNC_DRAIN : SYNC_FLUSH;
 }
 
 bool image_in_use(const struct image *img)
@@ -337,7 +345,7 @@ void handle_close(struct handle *h)
 		if (c) {
 			c->sync.op.img = image_ref(img);
 			c->sync.op.done = closing_done;
-			c->sync.flags = SYNC_FLUSH;
+			c->sync.flags = end_flags(img);
 			image_sync(&c->sync);
 		}
 	}
@@ -451,7 +459,7 @@ void image_shutdown(struct image *img, void (*done)(void *arg, int error),
 			       engine_config(img->e)->timeout_ms * NS_PER_MS);
 		img->shut_sync = (struct image_sync){
 			.op = { .done = shut_synced, .img = img },
-			.flags = SYNC_FLUSH,
+			.flags = end_flags(img),
 		};
 		image_sync(&img->shut_sync);
 	} else {
