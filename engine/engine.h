@@ -283,6 +283,18 @@ struct image_info {
 	unsigned connections;			/* open now */
 };
 void image_get_info(const struct image *img, struct image_info *info);
+/* "rw,flush,fua,...": cut where it does not fit. */
+void image_flags_text(const struct image *img, char *out, size_t size);
+/* For people: the server's URI without user, password or key files, or the
+ * command in brackets. */
+const char *image_source(const struct image *img);
+
+/* What is known of the server's contents now: bytes in each state. */
+struct image_map {
+	uint64_t data, zero, hole, unknown;
+	uint64_t extents;
+};
+void image_get_map(const struct image *img, struct image_map *map);
 
 /* A handle: one open file. Keeps connections open; carries the deferred
  * error and the read-ahead state. */

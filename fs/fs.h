@@ -183,6 +183,16 @@ struct fs_reqs {
 	struct loop_timer patience;
 };
 
+/* xattr.c: user.nbd.*, which describe an export */
+void fs_op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
+		    size_t size);
+void fs_op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+/* Logs the statistics of all files. */
+void fs_log_stats(struct fs *fs);
+
+/* list.c: prints what the sources offer. An exit status. */
+int fs_list(struct fs_options *opts);
+
 /* signals.c: true if the thread has a signal pending that asks it to end, or
  * if that cannot be known. */
 bool fs_signals_end(pid_t tid);
@@ -285,6 +295,8 @@ struct fs {
 	bool init_seen;
 	bool direct_mmap;     /* direct I/O and shared mappings */
 	uint64_t init_unique; /* answer to be changed; 0: none */
+	uint32_t init_flags, init_flags2; /* to be added to its answer */
+	bool killpriv; /* the kernel need not ask at each write */
 
 	struct fs_inodes inodes;
 	struct fs_reqs reqs;

@@ -61,8 +61,12 @@ static void got_signal(struct loop_watch *w, uint32_t events)
 	struct signalfd_siginfo si;
 
 	(void)events;
-	while (read(w->fd, &si, sizeof(si)) == (ssize_t)sizeof(si))
-		fs_end(&m->fs);
+	while (read(w->fd, &si, sizeof(si)) == (ssize_t)sizeof(si)) {
+		if (si.ssi_signo == SIGUSR1)
+			fs_log_stats(&m->fs);
+		else
+			fs_end(&m->fs);
+	}
 }
 
 /* Servers are running by now, with the signals that they are used to. */
@@ -75,6 +79,7 @@ static int watch_signals(struct mount *m, struct error *err)
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGUSR1);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	m->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	r = m->signals.fd < 0 ? -errno : 0;
@@ -312,6 +317,8 @@ int main(int argc, char **argv)
 	}
 	if (opts.help || opts.version || opts.dump)
 		status = print(&opts);
+	else if (opts.list)
+		status = fs_list(&opts);
 	else
 		status = mount_all(&opts);
 	fs_options_free(&opts);

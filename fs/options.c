@@ -105,6 +105,10 @@ static const struct opt table[] = {
 	{ .name = "detect-zeroes",
 	  .help = "blocks of zeroes that are written become holes" },
 	{ .name = "no-extents", .help = "never ask a server for its holes" },
+	{ .name = "xattrs",
+	  .help = "list the attributes user.nbd.* (they can be read always)" },
+	{ .name = "list",
+	  .help = "print what the sources offer; without a mount point" },
 	{ .name = "uid",
 	  .kind = OPT_STRING,
 	  .arg = "USER",
@@ -311,6 +315,8 @@ static void set_flag(struct fs_options *o, const char *name)
 		{ "read-only", &o->engine.read_only },
 		{ "detect-zeroes", &o->engine.detect_zeroes },
 		{ "no-extents", &o->engine.no_extents },
+		{ "xattrs", &o->xattrs },
+		{ "list", &o->list },
 	};
 	size_t i;
 
@@ -531,12 +537,30 @@ static int add_operand(struct fs_options *o, const struct operand *op,
 	return add_source(o, op->word, err);
 }
 
+/* With --list: nothing is mounted. */
+static int take_sources(struct fs_options *o, const struct operands *ops,
+			struct error *err)
+{
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < ops->count && r == 0; i++)
+		r = add_operand(o, &ops->list[i], err);
+	if (r == 0 && o->nsources == 0) {
+		error_set(err, "--list needs a source");
+		r = -EINVAL;
+	}
+	return r;
+}
+
 static int take_operands(struct fs_options *o, const struct operands *ops,
 			 struct error *err)
 {
 	size_t i;
 	int r;
 
+	if (o->list)
+		return take_sources(o, ops, err);
 	if (ops->count == 0) {
 		error_set(err, "a source and a mount point are needed");
 		return -EINVAL;
@@ -614,6 +638,7 @@ void fs_options_free(struct fs_options *o)
 void fs_options_help(FILE *out)
 {
 	fputs("Usage: nbdfs [OPTIONS] SOURCE... MOUNTPOINT\n"
+	      "       nbdfs --list SOURCE...\n"
 	      "Mounts NBD servers: every export is a file, with its holes.\n"
 	      "\n"
 	      "  SOURCE      an NBD URI: nbd, nbds, nbd+unix, nbds+unix, nbd+vsock,\n"

@@ -27,6 +27,8 @@ struct fs_options {
 	struct engine_config engine; /* without its log */
 	bool foreground, debug, verbose;
 	bool help, version, dump; /* print and leave */
+	bool list;		  /* print what there is and leave */
+	bool xattrs;		  /* listxattr(2) tells of ours */
 	enum fs_cache cache;
 	enum fs_on_truncate on_truncate;
 	uid_t uid;

@@ -49,7 +49,7 @@ void fs_op_init(void *userdata, struct fuse_conn_info *conn)
 	want |= FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
 	fs->direct_mmap = conn->capable & FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
 #else
-	fs->direct_mmap = fs->init_unique != 0;
+	fs->direct_mmap = fs->init_flags2 & ALLOW_MMAP_2;
 #endif
 	conn->want = conn->capable & want;
 	conn->max_write = MAX_WRITE;
@@ -57,26 +57,28 @@ void fs_op_init(void *userdata, struct fuse_conn_info *conn)
 	conn->congestion_threshold = MAX_BACKGROUND * 3 / 4;
 }
 
-#ifndef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
 /*
- * This libfuse has no way to ask for shared mappings of files with direct I/O:
- * the bit is put into the answer to INIT on its way, where the kernel has
- * offered it. libfuse writes each answer as its header and then the rest.
+ * libfuse has no way to ask for HANDLE_KILLPRIV_V2, without which the kernel
+ * sends a GETXATTR (of security.capability) with every WRITE, and before 3.16
+ * none for shared mappings of files with direct I/O. The bits are put into the
+ * answer to INIT on its way, where the kernel has offered them. libfuse writes
+ * each answer as its header and then the rest.
  */
-static bool add_allow_mmap(struct fs *fs, const struct iovec *iov, int count,
+static bool add_init_flags(struct fs *fs, const struct iovec *iov, int count,
 			   struct fuse_init_out *out)
 {
 	const struct fuse_out_header *h = iov[0].iov_base;
 
-	if (!fs->init_unique || count != 2 || iov[0].iov_len != sizeof(*h) ||
+	if (count != 2 || iov[0].iov_len != sizeof(*h) ||
 	    h->unique != fs->init_unique)
 		return false;
 	fs->init_unique = 0;
 	if (h->error || iov[1].iov_len != sizeof(*out))
 		return false;
 	memcpy(out, iov[1].iov_base, sizeof(*out));
-	out->flags |= FUSE_INIT_EXT;
-	out->flags2 |= ALLOW_MMAP_2;
+	out->flags |= fs->init_flags;
+	out->flags2 |= fs->init_flags2;
+	fs->killpriv = out->flags & FUSE_HANDLE_KILLPRIV_V2;
 	return true;
 }
 
@@ -86,7 +88,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 	struct fuse_init_out out;
 	struct iovec changed[2];
 
-	if (fs->init_unique && add_allow_mmap(fs, iov, count, &out)) {
+	if (fs->init_unique && add_init_flags(fs, iov, count, &out)) {
 		changed[0] = iov[0];
 		changed[1].iov_base = &out;
 		changed[1].iov_len = sizeof(out);
@@ -124,23 +126,16 @@ static void watch_for_init(struct fs *fs, const void *request, size_t len)
 	len -= sizeof(h);
 	memcpy(&in, (const char *)request + sizeof(h),
 	       min_u64(len, sizeof(in)));
-	if (in.flags & FUSE_INIT_EXT && in.flags2 & ALLOW_MMAP_2)
+	fs->init_flags = in.flags & FUSE_HANDLE_KILLPRIV_V2;
+#ifndef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
+	if (in.flags & FUSE_INIT_EXT && in.flags2 & ALLOW_MMAP_2) {
+		fs->init_flags |= FUSE_INIT_EXT;
+		fs->init_flags2 = ALLOW_MMAP_2;
+	}
+#endif
+	if (fs->init_flags)
 		fs->init_unique = h.unique;
 }
-#else
-static int take_over_io(struct fs *fs)
-{
-	(void)fs;
-	return 0;
-}
-
-static void watch_for_init(struct fs *fs, const void *request, size_t len)
-{
-	(void)fs;
-	(void)request;
-	(void)len;
-}
-#endif
 
 /* --------------------------------------------------------------- requests */
 

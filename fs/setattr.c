@@ -38,7 +38,9 @@ static void set_attributes(struct fs_inode *inode, const struct stat *attr,
 			   int to_set)
 {
 	if (to_set & FUSE_SET_ATTR_MODE)
-		inode->mode = attr->st_mode & 07777;
+		/* A disk is no program. Without set-user-id bits the kernel
+		 * need not ask about them at each write. */
+		inode->mode = attr->st_mode & 01777;
 	if (to_set & FUSE_SET_ATTR_UID)
 		inode->uid = attr->st_uid;
 	if (to_set & FUSE_SET_ATTR_GID)
