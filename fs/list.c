@@ -110,7 +110,6 @@ int fs_list(struct fs_options *opts)
 	daemon_init(&d, false, opts->verbose, opts->debug);
 	loop = loop_new();
 	opts->engine.log = d.log;
-	opts->engine.read_only = true;
 	if (loop)
 		e = engine_new(loop, &opts->engine, &err);
 	if (e)
