@@ -8,6 +8,7 @@
  * question was sent, or began since.
  */
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,6 +18,10 @@
 #define SCAN_REQUESTS 1024
 #define SEEK_BUDGET (2 * NS_PER_S)
 #define ASK_TRIES 3		/* then it counts as data */
+#define READ_WAIT NS_PER_S	/* then a read goes on without an answer */
+#define ASK_TICK (100 * NS_PER_MS)
+#define UNSURE 4096		/* bytes that count as data, for all that is
+				 * known when a budget is spent */
 
 static uint32_t stamp_now(const struct image *img)
 {
@@ -131,6 +136,18 @@ static void remember_blocks(struct image *img)
 	img->blocks_known = true;
 }
 
+/* It cannot be asked, or it costs connections: until the next first open. */
+static void give_up_status(struct image *img, int error)
+{
+	if (!img->can_status)
+		return;
+	img->can_status = false;
+	log_msg(&engine_config(img->e)->log, LOG_LVL_WARN,
+		"%s: the server does not tell its extents, all counts as "
+		"data: %s",
+		img->file_name, strerror(-error));
+}
+
 static void on_answer(struct req *r, int error)
 {
 	struct question *q = container_of(r, struct question, req);
@@ -152,8 +169,8 @@ static void on_answer(struct req *r, int error)
 	if (q->scan)
 		img->scan_pos = error ? img->size : r->covered;
 	q->busy = q->scan = false;
-	if (error == -EOPNOTSUPP)
-		img->can_status = false;
+	if (error == -EOPNOTSUPP || (error && r->tries > 1))
+		give_up_status(img, error);
 	remember_blocks(img);
 	op_wake_all(&img->askers);
 	if (img->zeroing_waits) {
@@ -297,7 +314,79 @@ static struct extent view_get(struct image *img, uint64_t pos)
 	return status_get(img, pos, end);
 }
 
+/* ------------------------------------------------------------- waiting */
+
+static bool waited_enough(const struct image *img, struct image_op *op)
+{
+	uint64_t now = image_now(img);
+
+	if (op->kind == OP_READ)
+		return now - op->parked >= READ_WAIT;
+	if (op->kind == OP_SEEK) {
+		struct image_seek *s =
+			container_of(op, struct image_seek, op);
+
+		return s->whence == SEEK_DATA && now - s->began > SEEK_BUDGET;
+	}
+	return false;
+}
+
+static void stop_waiting(struct image_op *op)
+{
+	op_unpark(op);
+	if (op->kind == OP_READ) {
+		container_of(op, struct image_read, op)->asked = UINT_MAX / 2;
+		read_step(container_of(op, struct image_read, op));
+	} else {
+		seek_step(container_of(op, struct image_seek, op));
+	}
+}
+
+static void on_ask_timer(struct loop_timer *t)
+{
+	struct image *img = container_of(t, struct image, ask_timer);
+	struct image_op *op, *next;
+
+	image_ref(img);
+	for (op = TAILQ_FIRST(&img->askers); op; op = next) {
+		next = TAILQ_NEXT(op, link);
+		if (waited_enough(img, op)) {
+			stop_waiting(op);
+			/* Others may have gone with it. */
+			next = TAILQ_FIRST(&img->askers);
+		}
+	}
+	if (!TAILQ_EMPTY(&img->askers))
+		loop_timer_set(engine_loop(img->e), t, ASK_TICK);
+	image_unref(img);
+}
+
+void status_wait(struct image_op *op)
+{
+	struct image *img = op->img;
+
+	op_park(op, &img->askers);
+	img->ask_timer.fire = on_ask_timer;
+	if (!img->ask_timer.armed)
+		loop_timer_set(engine_loop(img->e), &img->ask_timer, ASK_TICK);
+}
+
 /* -------------------------------------------------------------- lseek */
+
+/* Time is up: there is data at pos, for all that is known. That has to stay
+ * so, or a SEEK_HOLE that follows would find no progress. */
+static void seek_unsure(struct image_seek *s)
+{
+	struct image *img = s->op.img;
+	uint64_t a, b;
+
+	image_block_range(img, s->pos, s->pos + 1, &a, &b);
+	b = max_u64(b, min_u64(a + UNSURE, img->size));
+	status_taint(img, a, b);
+	extent_set(img->clean, a, b, EXTENT_DATA, 0);
+	s->result = s->pos;
+	op_finish(&s->op, 0);
+}
 
 /* True: the caller has been parked and will be called again. */
 static bool seek_ask(struct image_seek *s)
@@ -308,7 +397,7 @@ static bool seek_ask(struct image_seek *s)
 		return false;
 	if (!status_ask(img, s->pos))
 		return false;
-	op_park(&s->op, &img->askers);
+	status_wait(&s->op);
 	return true;
 }
 
@@ -332,7 +421,7 @@ void seek_step(struct image_seek *s)
 		}
 		if (x.state == EXTENT_UNKNOWN && s->whence == SEEK_DATA &&
 		    image_now(img) - s->began > SEEK_BUDGET) {
-			seek_found(s, s->pos);
+			seek_unsure(s);
 			return;
 		}
 		if (x.state == EXTENT_UNKNOWN && seek_ask(s))
@@ -401,7 +490,7 @@ void extent_step(struct image_extent *x)
 		}
 		if (!x->op.error && x->asked < ASK_TRIES &&
 		    status_ask(img, x->offset)) {
-			op_park(&x->op, &img->askers);
+			status_wait(&x->op);
 			return;
 		}
 		extent_found(x, min_u64(e.end, limit), EXTENT_DATA);

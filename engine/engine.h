@@ -341,6 +341,7 @@ struct image_op {
 	struct image *img;
 	TAILQ_ENTRY(image_op) link;	/* of the list it waits on, */
 	struct op_list *on;		/* this one; NULL: on none */
+	uint64_t parked;		/* since when */
 	struct loop_task task;
 	uint8_t kind, state;
 	int error;

@@ -22,6 +22,7 @@
 #define BACKOFF_MIN (100 * NS_PER_MS)
 #define BACKOFF_MAX (5 * NS_PER_S)
 #define MAX_TRIES 8			/* a request that kills its server */
+#define MAX_STATUS_TRIES 2		/* one that nobody needs */
 #define BUSY 4				/* in flight on each: connect another */
 
 struct export {
@@ -414,6 +415,11 @@ static void on_opened(struct conn *c, int error)
 	dispatch(x);
 }
 
+static unsigned max_tries(const struct req *r)
+{
+	return r->kind == REQ_STATUS ? MAX_STATUS_TRIES : MAX_TRIES;
+}
+
 static void on_broken(struct conn *c, struct req_list *list)
 {
 	struct export *x = c->x;
@@ -424,7 +430,7 @@ static void on_broken(struct conn *c, struct req_list *list)
 	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
 		TAILQ_REMOVE(list, r, link);
 		r->conn = NULL;
-		if (x->aborted || ++r->tries >= MAX_TRIES)
+		if (x->aborted || ++r->tries >= max_tries(r))
 			fail_later(x, r, -EIO);
 		else
 			TAILQ_INSERT_HEAD(&x->queue, r, link);

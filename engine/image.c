@@ -29,6 +29,7 @@ void op_park(struct image_op *op, struct op_list *list)
 	assert(!op->on);
 	TAILQ_INSERT_TAIL(list, op, link);
 	op->on = list;
+	op->parked = image_now(op->img);
 }
 
 void op_unpark(struct image_op *op)
@@ -164,6 +165,12 @@ struct image *handle_image(struct handle *h)
 
 /* --------------------------------------------------------------- events */
 
+static bool wants_status(const struct image *img)
+{
+	return export_caps(img->x)->status &&
+	       !engine_config(img->e)->no_extents;
+}
+
 static int take_caps(struct image *img)
 {
 	const struct nbd_caps *caps = export_caps(img->x);
@@ -175,7 +182,7 @@ static int take_caps(struct image *img)
 		return -ENOMEM;
 	img->size = caps->size;
 	img->min_block = caps->min_block;
-	img->can_status = caps->status && !engine_config(img->e)->no_extents;
+	img->can_status = wants_status(img);
 	img->read_only = caps->read_only || engine_config(img->e)->read_only;
 	if (!caps->zero)
 		img->zero_way = ZERO_BY_WRITES;
@@ -214,6 +221,8 @@ static int open_one(struct image *img, struct open_req *r)
 		return -ENOMEM;
 	/* Close-to-open: another client may have written since. */
 	forget_all(img);
+	if (TAILQ_EMPTY(&img->handles))
+		img->can_status = wants_status(img);
 	h->img = image_ref(img);
 	h->flags = r->flags;
 	TAILQ_INIT(&h->ra.chunks);
@@ -367,6 +376,7 @@ static void image_free(struct image *img)
 	struct chunk *c;
 	struct epoch *ep;
 
+	loop_timer_cancel(engine_loop(img->e), &img->ask_timer);
 	loop_timer_cancel(engine_loop(img->e), &img->send_timer);
 	loop_timer_cancel(engine_loop(img->e), &img->zero_timer);
 	loop_timer_cancel(engine_loop(img->e), &img->shut_timer);

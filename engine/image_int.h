@@ -194,6 +194,7 @@ struct image {
 	struct extent_map *clean;	/* made at the first open */
 	struct question question[QUESTIONS];
 	struct op_list askers;		/* wait for an answer of any */
+	struct loop_timer ask_timer;	/* some have waited long enough */
 	bool zeroing_waits;		/* so does the zeroing of pending zeroes */
 	unsigned scan_left;		/* requests the scan may still send */
 	uint64_t scan_pos;
@@ -256,6 +257,8 @@ void status_init(struct image *img);
 struct extent status_get(struct image *img, uint64_t pos, uint64_t end);
 /* Asks about pos, unless that is under way. False: cannot be asked. */
 bool status_ask(struct image *img, uint64_t pos);
+/* Parks op until there is an answer, or it has waited long enough. */
+void status_wait(struct image_op *op);
 void status_taint(struct image *img, uint64_t start, uint64_t end);
 void status_forget(struct image *img);
 void status_scan(struct image *img);

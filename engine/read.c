@@ -371,7 +371,7 @@ static bool read_base(struct image_read *rd, uint64_t limit)
 	c = chunk_at(img, rd->pos);
 	if (!c && x.state == EXTENT_UNKNOWN && worth_asking(rd) &&
 	    status_ask(img, rd->pos)) {
-		op_park(&rd->op, &img->askers);
+		status_wait(&rd->op);
 		return false;
 	}
 	if (x.state == EXTENT_UNKNOWN && img->status_time)
