@@ -10,9 +10,11 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "conn.h"
 #include "util.h"
@@ -441,11 +443,17 @@ int conn_adopt(struct conn *c, struct nbd_handle *nbd)
 
 	assert(c->state == CONN_DOWN);
 	c->nbd = nbd;
-	c->watch.fd = fd;
+	/* One of our own: libnbd closes its socket as soon as it finds that
+	 * it is dead, and another thread may get the number. */
+	c->watch.fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	c->watch.ready = on_ready;
-	err = fd < 0 ? -ENOTCONN :
-		       loop_watch_add(engine_loop(c->e), &c->watch, EPOLLIN);
+	if (c->watch.fd < 0)
+		err = fd < 0 ? -ENOTCONN : -errno;
+	else
+		err = loop_watch_add(engine_loop(c->e), &c->watch, EPOLLIN);
 	if (err) {
+		if (c->watch.fd >= 0)
+			close(c->watch.fd);
 		nbd_close(nbd);
 		c->nbd = NULL;
 		return err;
@@ -475,6 +483,7 @@ void conn_close(struct conn *c)
 {
 	assert(c->state == CONN_READY && TAILQ_EMPTY(&c->flying));
 	loop_watch_del(engine_loop(c->e), &c->watch);
+	close(c->watch.fd);
 	loop_timer_cancel(engine_loop(c->e), &c->timer);
 	c->state = CONN_CLOSING;
 	c->work.fn = close_fn;
