@@ -26,7 +26,9 @@ traced()
 	shift
 	[ -z "$INJECT" ] || inject=(-e "inject=$INJECT")
 	rm -f trace.*
-	timeout -k 5 60 strace -ff -y -qq -s 0 -o trace "${inject[@]}" \
+	# Leaks cannot be looked for under strace.
+	ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 LSAN_OPTIONS= \
+		timeout -k 5 60 strace -ff -y -qq -s 0 -o trace "${inject[@]}" \
 		"$copy" "$@" 2>err
 	STATUS=$?
 	ERR=$(<err)
@@ -182,7 +184,8 @@ done
 zeroes="pwrite64(F, ..., 1044480, 4096) = 1044480
 pwrite64(F, ..., 1044480, 1052672) = 1044480
 pwrite64(F, ..., 1044480, 2101248) = 1044480"
-INJECT=fallocate:error=EOPNOTSUPP traced "$T/nofall" --allocated holey nofall
+INJECT=fallocate:error=EOPNOTSUPP traced "$T/nofall" --allocated --synchronous \
+	holey nofall
 is "$(call fallocate | sed 's/ = .*//' | sort -u | wc -l)" 2 \
 	"each way that is missing is tried once" || sed 's/^/# /' calls
 is "$(call pwrite64 | grep 1044480 | sort)" "$(sort <<<"$zeroes")" \
