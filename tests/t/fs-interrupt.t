@@ -165,12 +165,16 @@ start_nbdkit memory 64M || bail "no server"
 mnt --timeout=3 "$URI" || bail "no mount"
 exec 8<>"$MNT/nbd"
 freeze
-dd if=/dev/zero bs=1M count=4 conv=notrunc status=none >&8 2>/dev/null
+dd if=/dev/zero bs=1M count=4 conv=notrunc status=none >&8 2>/dev/null &
+writer=$!
+sleep 0.3
 began=$SECONDS
 kill -TERM "$MNT_PID"
 ok "wait_until 20 _gone $MNT_PID" "SIGTERM ends it too, with an open file"
 ok "[ $((SECONDS - began)) -le 12 ]" "soon ($((SECONDS - began)) s)"
 ok "! mounted '$MNT'" "and unmounts"
+ok "wait_until 3 _gone $writer" "and the writer does not hang"
+wait $writer
 exec 8>&-
 thaw
 
