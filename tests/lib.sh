@@ -661,6 +661,19 @@ mnt_daemon()
 	mounted "$MNT"
 }
 
+# _why_stuck PID: what can be learnt of a process that does not end.
+_why_stuck()
+{
+	kill -USR1 "$1" 2>/dev/null
+	if command -v gdb >/dev/null; then
+		timeout 30 gdb -p "$1" -batch -ex "thread apply all bt full" \
+			>"$T/stuck.$1.log" 2>/dev/null </dev/null
+	fi
+	cat "/proc/$1/task"/*/stack >>"$T/stuck.$1.log" 2>/dev/null
+	diag "$(tail -n 150 "$T/stuck.$1.log" 2>/dev/null)"
+	_show_file "$MNT_LOG"
+}
+
 # umnt [MOUNTPOINT]: unmounts and waits for the end of nbdfs; its exit status.
 umnt()
 {
@@ -675,6 +688,7 @@ umnt()
 	[ -n "$pid" ] || return 0
 	if ! wait_until "${MNT_TIMEOUT:-30}" _gone "$pid"; then
 		diag "nbdfs did not end after the unmount"
+		_why_stuck "$pid"
 		return 124
 	fi
 	wait "$pid" 2>/dev/null
