@@ -28,11 +28,14 @@
 #define MEMORY_RETRY_NS (10 * NS_PER_MS)
 #define MAX_BACKGROUND 128
 
+/* What this libfuse has no name for. */
+#ifndef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
 #ifndef FUSE_INIT_EXT
 #define FUSE_INIT_EXT (1 << 30)
 #endif
 /* Bit 36 of the flags of INIT, which is bit 4 of their second half. */
 #define ALLOW_MMAP_2 (1u << 4)
+#endif
 
 /* ------------------------------------------------------------------- INIT */
 
