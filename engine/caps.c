@@ -31,7 +31,7 @@ bool nbd_caps_same(const struct nbd_caps *a, const struct nbd_caps *b)
 	       b->multi_conn >= a->multi_conn && b->flush >= a->flush &&
 	       b->fua >= a->fua && b->zero >= a->zero &&
 	       b->fast_zero >= a->fast_zero && b->trim >= a->trim &&
-	       b->status >= a->status;
+	       b->status >= a->status && b->extended >= a->extended;
 }
 
 int nbd_caps_blocks(uint64_t min, uint64_t pref, uint64_t max,
@@ -139,6 +139,9 @@ int nbd_caps_read(struct nbd_handle *nbd, const struct connect_opts *opts,
 	caps->fast_zero = nbd_can_fast_zero(nbd) > 0;
 	caps->trim = nbd_can_trim(nbd) > 0;
 	caps->rotational = nbd_is_rotational(nbd) > 0;
+#ifdef LIBNBD_HAVE_NBD_GET_EXTENDED_HEADERS_NEGOTIATED
+	caps->extended = nbd_get_extended_headers_negotiated(nbd) > 0;
+#endif
 	caps->description = nbd_get_export_description(nbd);
 	if (caps->description && !*caps->description)
 		nbd_caps_clear(caps);

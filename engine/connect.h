@@ -67,6 +67,7 @@ struct nbd_caps {
 					 * it is larger */
 	bool read_only, multi_conn, flush, fua, zero, fast_zero, trim, status;
 	bool rotational;
+	bool extended;	   /* block status may ask for 4 GiB and more */
 	char *description; /* or NULL; free with nbd_caps_clear() */
 };
 void nbd_caps_clear(struct nbd_caps *caps);

@@ -498,12 +498,10 @@ void export_submit(struct export *x, struct req *r)
 		fail_later(x, r, -EIO);
 		return;
 	}
-#ifndef LIBNBD_HAVE_NBD_AIO_BLOCK_STATUS_64
 	/* On a block of any server, advertised or not: nbdkit 1.32 dies of a
 	 * question that ends elsewhere so far out. */
-	if (r->kind == REQ_STATUS)
+	if (r->kind == REQ_STATUS && !(x->caps_known && x->caps.extended))
 		r->len = min_u64(r->len, align_down(UINT32_MAX, 64 * KiB));
-#endif
 	r->cut = r->len > req_limit(x, r);
 	TAILQ_INSERT_TAIL(r->flags & REQ_BACKGROUND ? &x->background :
 						      &x->queue,
