@@ -110,6 +110,26 @@ is "$(awk '
 	$4 == "...Extents" { n-- }
 	END { print max }' "$REQUESTS")" 1 "one question at a time"
 
+# The server is left politely, also with a question under way: it has errors
+# to tell, or dies, when it must answer somebody who has gone.
+next_nbdkit
+start_nbdkit --filter=log --filter=delay memory 20G delay-extents=300ms \
+	logfile="$REQUESTS" || bail "nbdkit"
+mnt disk="$URI" || bail "mount"
+exec {fd}<"$MNT/disk"
+exec {fd}<&-
+asked()
+{
+	grep -q ' Extents ' "$REQUESTS"
+}
+ok "wait_until 10 asked" "a scan has begun"
+ok "umnt '$MNT'" "unmounted during the scan"
+# Where it was in the way of an answer, the server says so by then.
+sleep 0.5
+is "$(cat "$SERVER_LOG")" "" "unmounted during the scan: the server can answer"
+ok "kill -0 $SERVER_PID" "unmounted during the scan: it lives"
+stop_server
+
 # ----------------------------------------------------------- programs, sparse
 
 size=$((16 << 20))
