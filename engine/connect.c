@@ -19,6 +19,10 @@
 
 /* ------------------------------------------------------------ the words */
 
+#define TLS_ENDED                                                \
+	"the server ended the TLS handshake: it may want a key " \
+	"(tls-psk-file=) or a client certificate (tls-certificates=)"
+
 /* What libnbd says that a person need not translate. */
 static const struct {
 	const char *says, *means;
@@ -29,6 +33,13 @@ static const struct {
 	{ "disconnected unexpectedly", "the server closed the connection" },
 	{ "unable to parse URI", "this is not a valid URI" },
 	{ "server is not either an oldstyle", "this is not an NBD server" },
+	{ "gnutls_handshake: The TLS connection was non-properly", TLS_ENDED },
+	{ "gnutls_handshake: Error in the push function", TLS_ENDED },
+	{ "gnutls_handshake: Error in the pull function", TLS_ENDED },
+	{ "gnutls_handshake: A TLS fatal alert", TLS_ENDED },
+	{ "Error in the certificate verification",
+	  "the server's certificate is not valid for this host, or not by "
+	  "this CA (tls-certificates=)" },
 	{ "server policy", "the server's policy forbids it" },
 };
 

@@ -86,9 +86,19 @@ static int neg_configure(struct nbd_handle *nbd)
 
 int neg_start(struct talk *t, struct neg *n)
 {
+	struct error why = { "" };
+	int r;
+
 	memset(n, 0, sizeof(*n));
 	n->slot.fd = -1;
 	n->nbd = nbd_create();
+	r = n->nbd ? server_check_tls(t->srv, n->nbd, &why) : 0;
+	if (r < 0) {
+		neg_close(t, n);
+		snprintf(n->why, sizeof(n->why), "%s", why.text);
+		n->error = r;
+		return r;
+	}
 	if (!n->nbd || neg_configure(n->nbd) < 0 ||
 	    server_aio_connect(t->srv, n->nbd) < 0) {
 		keep_why(n, 0);

@@ -14,6 +14,7 @@
 
 #include "server.h"
 #include "subproc.h"
+#include "tls.h"
 #include "util.h"
 
 /* The protocol's limit for strings. */
@@ -23,8 +24,9 @@
 struct server {
 	char *uri; /* for libnbd; NULL for a command */
 	char *label;
-	char *file_name;      /* or NULL */
-	char *export;	      /* or NULL */
+	char *file_name; /* or NULL */
+	char *export;	 /* or NULL */
+	struct tls tls;
 	struct subproc *proc; /* or NULL */
 };
 
@@ -36,7 +38,7 @@ struct part {
 struct uri {
 	struct part scheme, user, host, path, query;
 	bool has_authority, has_user;
-	bool is_unix, is_vsock;
+	bool is_unix, is_vsock, is_tls;
 };
 
 static bool part_is(struct part p, const char *text)
@@ -230,7 +232,8 @@ static int check_scheme(const char *text, struct uri *u, struct error *err)
 	known = rest.len >= 3 && strncasecmp(rest.text, "nbd", 3) == 0;
 	rest.text += known ? 3 : 0;
 	rest.len -= known ? 3 : 0;
-	if (known && rest.len > 0 && (*rest.text | 0x20) == 's') {
+	u->is_tls = known && rest.len > 0 && (*rest.text | 0x20) == 's';
+	if (u->is_tls) {
 		rest.text++;
 		rest.len--;
 	}
@@ -310,18 +313,25 @@ static bool is_path_key(struct part key)
 	       part_is(key, "tls-psk-file");
 }
 
+/* "~" is the user's folder: not every libnbd knows that. */
 static int make_absolute(char **path)
 {
-	char *cwd, *full;
+	const char *home = getenv("HOME"), *rest = *path;
+	char *base, *full;
 	int n;
 
-	if (**path == '\0' || **path == '/' || **path == '~')
+	if (*rest == '\0' || *rest == '/')
 		return 0;
-	cwd = getcwd(NULL, 0);
-	if (!cwd)
+	if (rest[0] == '~' && rest[1] == '/' && home && *home == '/') {
+		base = strdup(home);
+		rest += 2;
+	} else {
+		base = getcwd(NULL, 0);
+	}
+	if (!base)
 		return -errno;
-	n = asprintf(&full, "%s/%s", cwd, *path);
-	free(cwd);
+	n = asprintf(&full, "%s/%s", base, rest);
+	free(base);
 	if (n < 0)
 		return -ENOMEM;
 	free(*path);
@@ -329,13 +339,18 @@ static int make_absolute(char **path)
 	return 0;
 }
 
+static int take_path(struct part value, char **path)
+{
+	int r = percent_decode(value, path);
+
+	return r == 0 ? make_absolute(path) : r;
+}
+
 static int put_path(FILE *out, struct part key, struct part value)
 {
 	char *path = NULL;
-	int r = percent_decode(value, &path);
+	int r = take_path(value, &path);
 
-	if (r == 0)
-		r = make_absolute(&path);
 	if (r == 0 && part_is(key, "socket") &&
 	    strlen(path) >= sizeof(((struct sockaddr_un *)NULL)->sun_path))
 		r = -ENAMETOOLONG;
@@ -435,6 +450,38 @@ static int make_texts(struct server *srv, const struct uri *u)
 	return close_text(f, put_uri(f, u));
 }
 
+static bool is_no(struct part p)
+{
+	static const char *const no[] = { "0", "false", "f", "no", "n", "off" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(no); i++)
+		if (part_is(p, no[i]))
+			return true;
+	return false;
+}
+
+/* Of what is said twice the last counts, as with libnbd. */
+static int take_tls(struct tls *t, const struct uri *u)
+{
+	struct part rest = u->query, key, value;
+	int r = 0;
+
+	t->used = u->is_tls;
+	t->no_host = u->is_unix || u->is_vsock;
+	while (r == 0 && next_item(&rest, &key, &value)) {
+		if (part_is(key, "tls-psk-file")) {
+			t->key = true;
+		} else if (part_is(key, "tls-verify-peer")) {
+			t->unchecked = is_no(value);
+		} else if (part_is(key, "tls-certificates")) {
+			free(t->folder);
+			t->folder = NULL;
+			r = take_path(value, &t->folder);
+		}
+	}
+	return r;
+}
+
 static int take_export(struct server *srv, const struct uri *u,
 		       struct error *err)
 {
@@ -468,6 +515,8 @@ static int fill_from_uri(struct server *srv, const char *text, struct uri *u,
 {
 	int r = make_texts(srv, u);
 
+	if (r == 0)
+		r = take_tls(&srv->tls, u);
 	if (r == -EINVAL)
 		error_set(err, "%s: a wrong %%-escape", srv->label);
 	else if (r == -ENAMETOOLONG)
@@ -569,6 +618,7 @@ void server_free(struct server *srv)
 	free(srv->label);
 	free(srv->file_name);
 	free(srv->export);
+	free(srv->tls.folder);
 	free(srv);
 }
 
@@ -595,6 +645,29 @@ bool server_is_command(const struct server *srv)
 bool server_alive(struct server *srv)
 {
 	return !srv->proc || subproc_alive(srv->proc);
+}
+
+int server_check_tls(struct server *srv, struct nbd_handle *nbd,
+		     struct error *why)
+{
+	const char *folder = NULL;
+	char **defaults;
+	int r;
+
+	if (!srv->tls.used)
+		return 0;
+	defaults = tls_folders();
+	if (!defaults)
+		return -ENOMEM;
+	r = tls_decide(&srv->tls, nbd_get_version(nbd), defaults, &folder, why);
+	if (r == 0 && folder && nbd_set_tls_certificates(nbd, folder) < 0)
+		r = -ENOMEM;
+	/* Old ones do not find it in the URI. */
+	if (r == 0 && srv->tls.unchecked &&
+	    nbd_set_tls_verify_peer(nbd, false) < 0)
+		r = -ENOMEM;
+	tls_folders_free(defaults);
+	return r;
 }
 
 int server_aio_connect(struct server *srv, struct nbd_handle *nbd)

@@ -9,6 +9,11 @@
 
 #include "connect.h"
 
+/* Before each connection with TLS: 0 where the server's certificate will be
+ * checked, or need not be; `nbd` is set up for that. -EACCES: `why` says what
+ * is missing. */
+int server_check_tls(struct server *srv, struct nbd_handle *nbd,
+		     struct error *why);
 /* Begins to connect a fresh handle, set up by the caller. -1: the reason is
  * libnbd's. */
 int server_aio_connect(struct server *srv, struct nbd_handle *nbd);
