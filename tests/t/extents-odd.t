@@ -70,7 +70,8 @@ odd slow
 late slow "$ops" "open:r:$F" data:0
 late_mounts+=("$MNT")
 odd slow
-late map "$NBDFS_HELPERS/seekmap" "$F"
+# As far as it comes: the first time that it learns more it could be wrong.
+late map timeout 7 "$NBDFS_HELPERS/seekmap" "$F"
 late_mounts+=("$MNT")
 start_nbdkit null 9223372036854775807 || bail "nbdkit"
 mnt disk="$URI" || bail "mount"
@@ -221,7 +222,7 @@ reached=$(awk '$1 == "data" { print $2 }' "$T/slow.out")
 ok "[ '$reached' -gt 0 ] && [ '$reached' -lt 1048576 ]" \
 	"and answers how far it has come: $reached"
 # What has been called data is data to the next seek: cp would not go on.
-is "$(sed '/^data\|^hole/d' "$T/map.out")" "" \
+like "$(<"$T/map.status") $(sed '/^data\|^hole/d' "$T/map.out")" "^(124|0) $" \
 	"the answers of lseek agree with each other"
 
 # Where extended headers exist, there is a true answer at once.

@@ -80,7 +80,7 @@ spawn "$SERVER_LOG" nbdkit -f --vsock -p "${vsock##*:}" -P "$_server_pidfile" \
 	file "$T/disk"
 SERVER_PID=$SPAWNED
 wait_until 5 _server_is_up test -s "$_server_pidfile"
-if timeout 2 nbdinfo --size "$vsock/" >/dev/null 2>&1; then
+if timeout 1 nbdinfo --size "$vsock/" >/dev/null 2>&1; then
 	serves "vsock" "$T/disk" "$vsock/"
 else
 	run "$NBDFS" --timeout=0.5 "$vsock/x" "$T/empty"
