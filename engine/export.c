@@ -23,6 +23,7 @@
 #define BACKOFF_MAX (5 * NS_PER_S)
 #define MAX_TRIES 8			/* a request that kills its server */
 #define MAX_STATUS_TRIES 2		/* one that nobody needs */
+#define DOUBT NS_PER_S			/* see on_answered() */
 #define BUSY 4				/* in flight on each: connect another */
 
 struct export {
@@ -38,9 +39,11 @@ struct export {
 
 	struct conn *conns;
 	unsigned nconns;
-	struct req_list queue, background, failed;
+	struct req_list queue, background, finished;
 	struct req_list spare;		/* pieces to be used again */
-	struct loop_task fail_task;
+	struct req_list doubt;		/* sent twice, answered once */
+	struct loop_timer doubt_timer;
+	struct loop_task finish_task;
 
 	struct loop_timer retry;	/* the next attempt to connect */
 	uint64_t retry_until;		/* 0: no phase of retrying runs */
@@ -71,20 +74,20 @@ static const struct engine_config *config_of(const struct export *x)
 
 static void req_answered(struct export *x, struct req *r, int error);
 
-static void fail_later(struct export *x, struct req *r, int error)
+static void finish_later(struct export *x, struct req *r, int error)
 {
 	r->error = error;
-	TAILQ_INSERT_TAIL(&x->failed, r, link);
-	loop_defer(loop_of(x), &x->fail_task);
+	TAILQ_INSERT_TAIL(&x->finished, r, link);
+	loop_defer(loop_of(x), &x->finish_task);
 }
 
-static void on_fail_task(struct loop_task *t)
+static void on_finish_task(struct loop_task *t)
 {
-	struct export *x = container_of(t, struct export, fail_task);
+	struct export *x = container_of(t, struct export, finish_task);
 	struct req *r;
 
-	while ((r = TAILQ_FIRST(&x->failed)) != NULL) {
-		TAILQ_REMOVE(&x->failed, r, link);
+	while ((r = TAILQ_FIRST(&x->finished)) != NULL) {
+		TAILQ_REMOVE(&x->finished, r, link);
 		req_answered(x, r, r->error);
 	}
 }
@@ -100,7 +103,7 @@ static void fail_list(struct export *x, struct req_list *list)
 			r->next = r->offset + r->len;
 			r->error = -EIO;
 		} else {
-			fail_later(x, r, -EIO);
+			finish_later(x, r, -EIO);
 		}
 	}
 }
@@ -146,12 +149,47 @@ static void req_answered(struct export *x, struct req *r, int error)
 		r->done(r, error);
 }
 
+/*
+ * A change that was sent again may have been executed, but so may still the
+ * first one be that went down with its connection: by a server that was frozen,
+ * say, and has it in its socket's buffer. Nothing newer may be overtaken by it,
+ * so its range stays locked for a while after the server has come back.
+ */
+static bool in_doubt(const struct req *r)
+{
+	return r->tries > 0 && (r->kind == REQ_WRITE || r->kind == REQ_ZERO);
+}
+
+static void on_doubt_timer(struct loop_timer *t)
+{
+	struct export *x = container_of(t, struct export, doubt_timer);
+	uint64_t now = loop_now(loop_of(x));
+	struct req *r;
+
+	while ((r = TAILQ_FIRST(&x->doubt)) != NULL) {
+		if (now - r->sent < DOUBT) {
+			loop_timer_set(loop_of(x), t, DOUBT - (now - r->sent));
+			return;
+		}
+		TAILQ_REMOVE(&x->doubt, r, link);
+		finish_later(x, r, r->error);
+	}
+}
+
 static void on_answered(struct conn *c, struct req *r, int error)
 {
 	struct export *x = c->x;
 
 	x->backoff = 0;
-	req_answered(x, r, error);
+	if (in_doubt(r)) {
+		r->error = error;
+		r->sent = loop_now(loop_of(x));
+		TAILQ_INSERT_TAIL(&x->doubt, r, link);
+		if (!x->doubt_timer.armed)
+			loop_timer_set(loop_of(x), &x->doubt_timer, DOUBT);
+	} else {
+		req_answered(x, r, error);
+	}
 	dispatch(x);
 }
 
@@ -231,7 +269,7 @@ static struct req *next_req(struct export *x)
 	piece = cut_piece(x, r);
 	if (!piece && r->pieces == 0) {
 		TAILQ_REMOVE(&x->queue, r, link);
-		fail_later(x, r, -ENOMEM);
+		finish_later(x, r, -ENOMEM);
 	}
 	return piece;
 }
@@ -259,7 +297,7 @@ static void dispatch(struct export *x)
 			TAILQ_INSERT_HEAD(&x->queue, r, link);
 			conn_break(c, "connection lost");
 		} else if (err) {
-			fail_later(x, r, err);
+			finish_later(x, r, err);
 		}
 	}
 	x->dispatching = false;
@@ -431,7 +469,7 @@ static void on_broken(struct conn *c, struct req_list *list)
 		TAILQ_REMOVE(list, r, link);
 		r->conn = NULL;
 		if (x->aborted || ++r->tries >= max_tries(r))
-			fail_later(x, r, -EIO);
+			finish_later(x, r, -EIO);
 		else
 			TAILQ_INSERT_HEAD(&x->queue, r, link);
 	}
@@ -495,7 +533,7 @@ void export_submit(struct export *x, struct req *r)
 	r->next = r->offset;
 	if (x->aborted || x->closed) {
 		r->cut = false;
-		fail_later(x, r, -EIO);
+		finish_later(x, r, -EIO);
 		return;
 	}
 	/* On a block of any server, advertised or not: nbdkit 1.32 dies of a
@@ -559,9 +597,11 @@ struct export *export_new(struct engine *e, struct server *srv,
 		conn_init(&x->conns[i], x, e, srv, x->name, &conn_ops);
 	TAILQ_INIT(&x->queue);
 	TAILQ_INIT(&x->background);
-	TAILQ_INIT(&x->failed);
+	TAILQ_INIT(&x->finished);
 	TAILQ_INIT(&x->spare);
-	x->fail_task.run = on_fail_task;
+	TAILQ_INIT(&x->doubt);
+	x->doubt_timer.fire = on_doubt_timer;
+	x->finish_task.run = on_finish_task;
 	x->retry.fire = on_retry;
 	return x;
 }
@@ -577,6 +617,7 @@ void export_free(struct export *x)
 		free(r);
 	}
 	loop_timer_cancel(loop_of(x), &x->retry);
+	loop_timer_cancel(loop_of(x), &x->doubt_timer);
 	nbd_caps_clear(&x->caps);
 	free(x->conns);
 	free(x->name);
@@ -626,8 +667,14 @@ bool export_shrink_zero_limit(struct export *x, uint64_t len)
 
 void export_abort(struct export *x)
 {
+	struct req *r;
+
 	x->aborted = true;
 	loop_timer_cancel(loop_of(x), &x->retry);
+	while ((r = TAILQ_FIRST(&x->doubt)) != NULL) {
+		TAILQ_REMOVE(&x->doubt, r, link);
+		finish_later(x, r, r->error);
+	}
 	fail_all(x);
 	for (unsigned i = 0; i < x->nconns; i++) {
 		atomic_store(&x->conns[i].cancel, true);
