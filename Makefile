@@ -280,10 +280,17 @@ spdx:
 format:
 	$(CLANG_FORMAT) -i $(wildcard engine/*.[ch] fs/*.[ch] tests/*/*.[ch])
 
-bench: programs
-	@tests/bench/run
-bench-quick: programs
-	@tests/bench/run --quick
+# BENCH="--only=read* --json=FILE" and the like go to tests/bench/run.
+bench_helpers := $(addprefix $(BUILD)/tests/helpers/,measure mkimage openmany \
+	samedata seekmap)
+BENCH ?=
+run_bench = @NBDFS="$(abspath $(BUILD))/nbdfs" \
+	NBDFS_COPY="$(abspath $(BUILD))/nbdfs-copy" \
+	NBDFS_HELPERS="$(abspath $(BUILD))/tests/helpers" tests/bench/run
+bench: programs $(bench_helpers)
+	$(run_bench) $(BENCH)
+bench-quick: programs $(bench_helpers)
+	$(run_bench) --quick $(BENCH)
 
 demo: deps
 	@$(again) programs $(BUILD)/tests/helpers/seekmap
