@@ -76,8 +76,8 @@ static int bad_range(const struct opt *o, const char *text, struct error *err)
 		format_size(max, to, sizeof(to));
 		break;
 	case OPT_SECONDS:
-		snprintf(from, sizeof(from), "%g", (double)o->min / 1000);
-		snprintf(to, sizeof(to), "%g", (double)max / 1000);
+		snprintf(from, sizeof(from), "%.10g", (double)o->min / 1000);
+		snprintf(to, sizeof(to), "%.10g", (double)max / 1000);
 		break;
 	default:
 		snprintf(from, sizeof(from), "%llu",
@@ -85,9 +85,12 @@ static int bad_range(const struct opt *o, const char *text, struct error *err)
 		snprintf(to, sizeof(to), "%llu", (unsigned long long)max);
 		break;
 	}
-	if (o->max)
+	if (o->max && o->min)
 		error_set(err, "--%s=%s: must be from %s to %s", o->name, text,
 			  from, to);
+	else if (o->max)
+		error_set(err, "--%s=%s: must be at most %s", o->name, text,
+			  to);
 	else if (o->min)
 		error_set(err, "--%s=%s: must be at least %s", o->name, text,
 			  from);

@@ -210,9 +210,9 @@ static const struct line bad[] = {
 	{ "-C 4x", "error: --connections=4x: not a number" },
 	{ "--connections=", "error: --connections=: not a number" },
 	{ "--read-ahead=2G",
-	  "error: --read-ahead=2G: must be from 0 B to 1 GiB" },
+	  "error: --read-ahead=2G: must be at most 1 GiB" },
 	{ "--read-ahead=16E",
-	  "error: --read-ahead=16E: must be from 0 B to 1 GiB" },
+	  "error: --read-ahead=16E: must be at most 1 GiB" },
 	{ "--read-ahead=1KK", "error: --read-ahead=1KK: not a size (a number, "
 			      "and K, M, G or T)" },
 	{ "--cache=disk", "error: --cache=disk: must be one of direct|kernel" },
