@@ -351,6 +351,11 @@ void catalog_listed(struct catalog *c)
 	one_closed(c, 0);
 }
 
+void catalog_cancel(struct catalog *c)
+{
+	atomic_store(&c->cancel, true);
+}
+
 void catalog_shutdown(struct catalog *c, void (*done)(void *arg, int error),
 		      void *arg)
 {

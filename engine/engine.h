@@ -220,6 +220,9 @@ int catalog_add_command(struct catalog *c, char *const argv[],
  * loop runs. Any source that fails fails the whole call with a text. A server
  * that offers nothing is no failure. */
 int catalog_load(struct catalog *c, struct error *err);
+/* From any thread, while catalog_load() runs: it fails soon. Nothing can be
+ * reached by this catalog any more. */
+void catalog_cancel(struct catalog *c);
 /* True if a list is older than list_timeout_ms and asking again makes sense:
  * not for sources that name their export or file, nor for a server that takes
  * one client only, nor for a while after it could not be reached. */

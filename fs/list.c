@@ -7,6 +7,7 @@
 
 #include "daemon.h"
 #include "fs.h"
+#include "loading.h"
 
 static int add_sources(struct catalog *c, const struct fs_options *opts,
 		       struct error *err)
@@ -89,7 +90,7 @@ static int list(struct fs_options *opts, struct loop *loop, struct engine *e,
 	}
 	r = add_sources(c, opts, err);
 	if (r == 0)
-		r = catalog_load(c, err);
+		r = fs_load(c, err);
 	if (r == 0)
 		print_all(c);
 	catalog_shutdown(c, stop, loop);

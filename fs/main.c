@@ -12,6 +12,7 @@
 
 #include "daemon.h"
 #include "fs.h"
+#include "loading.h"
 
 /* Threads for what waits for the kernel. */
 #define HELPERS 8
@@ -69,7 +70,7 @@ static void got_signal(struct loop_watch *w, uint32_t events)
 	}
 }
 
-/* Servers are running by now, with the signals that they are used to. */
+/* Ends the mount, or says how it is. */
 static int watch_signals(struct mount *m, struct error *err)
 {
 	sigset_t set;
@@ -135,7 +136,7 @@ static int start_engine(struct mount *m, struct error *err)
 		return no_memory(err);
 	r = add_sources(m, err);
 	if (r == 0)
-		r = catalog_load(fs->catalog, err);
+		r = fs_load(fs->catalog, err);
 	return r;
 }
 

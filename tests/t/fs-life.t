@@ -179,14 +179,25 @@ like "$ERR" "^nbdfs: .*left over" "and says what it is"
 fusermount3 -u "$M"
 
 # Started, but interrupted before it is ready.
-"$NBDFS" --timeout=30 "$silent" "$M" 2>"$T/err" &
-job=$!
-sleep 0.5
-kill -TERM $job
-ok "wait_until 5 _gone $job" "a signal while it starts ends it"
-wait $job
-is $? 1 "with status 1"
-ok "! pgrep -f 'nbdfs --timeout=30 $silent'" "and all of it"
+mkdir "$T/tmp"
+export TMPDIR=$T/tmp
+for foreground in "" -f; do
+	# shellcheck disable=SC2086
+	"$NBDFS" $foreground --timeout=30 \
+		[ nbdkit -P "$T/kpid" --filter=delay memory 1M delay-open=61 ] "$M" \
+		2>"$T/err" &
+	job=$!
+	wait_until 5 pgrep -f "$T/kpid" >/dev/null
+	sleep 0.2
+	kill -TERM $job
+	ok "wait_until 5 _gone $job" "a signal while it starts ends it"
+	wait $job
+	is $? 1 "with status 1"
+	is "$(<"$T/err")" "nbdfs: interrupted" "and one line"
+	ok "wait_until 5 eval '! pgrep -f "$T/kpid"'" "and its server"
+	is "$(find "$T/tmp" -mindepth 1)" "" "and leaves nothing behind"
+done
+unset TMPDIR
 
 # -------------------------------------------------------------- foreground
 
