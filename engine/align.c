@@ -161,6 +161,8 @@ void wop_done(struct wop *op)
 	if (op->zero)
 		img->nzeroing--;
 	img->queued -= op->counted;
+	if (op->counted && !error)
+		writes_sent(img, op->counted);
 	wop_learn(op);
 	if (!error && !(op->flags & REQ_FUA))
 		img->completed++;

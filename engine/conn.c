@@ -436,6 +436,18 @@ void conn_open(struct conn *c)
 	workers_run(engine_workers(c->e), &c->work);
 }
 
+/* A write on a unix socket stops each time that its buffer is full, and that
+ * is small. TCP sizes its own. Where this is not allowed, it stays. */
+static void larger_buffer(int fd)
+{
+	int domain = 0, size = 1 << 20;
+	socklen_t len = sizeof(domain);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 &&
+	    domain == AF_UNIX)
+		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+}
+
 int conn_adopt(struct conn *c, struct nbd_handle *nbd)
 {
 	int fd = nbd_aio_get_fd(nbd);
@@ -447,6 +459,8 @@ int conn_adopt(struct conn *c, struct nbd_handle *nbd)
 	 * it is dead, and another thread may get the number. */
 	c->watch.fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	c->watch.ready = on_ready;
+	if (c->watch.fd >= 0)
+		larger_buffer(c->watch.fd);
 	if (c->watch.fd < 0)
 		err = fd < 0 ? -ENOTCONN : -errno;
 	else

@@ -208,6 +208,7 @@ struct image {
 	unsigned nready, nzeroes;
 	uint64_t queued;	/* bytes of data, dirty and in flight */
 	struct op_list blocked;	/* writers that wait for room */
+	struct tune write_tune;	/* how much may be queued */
 	TAILQ_HEAD(epoch_list, epoch) epochs;	/* oldest first; the last is current */
 	uint64_t send_upto, zero_upto;	/* epochs to send without delay */
 	struct op_list syncs;
@@ -314,6 +315,8 @@ void write_step(struct image_write *w);
 void write_cancel(struct image_write *w);
 void image_pump(struct image *img);
 void writers_unblock(struct image *img);
+/* Queued bytes have reached the server: for the window. */
+void writes_sent(struct image *img, uint64_t len);
 
 /* align.c: commands in flight, read-modify-write */
 struct wop *wop_at(struct image *img, uint64_t pos);

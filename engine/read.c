@@ -189,7 +189,7 @@ static bool gather(struct image_read *rd)
 	for (int i = 0; i < rd->npieces; i++) {
 		struct read_piece *p = &rd->piece[i];
 
-		if (p->chunk)
+		if (p->chunk || p->len == 0)
 			continue;
 		memcpy(rd->dst + (p->offset - rd->offset),
 		       rd->iov[i].iov_base, p->len);

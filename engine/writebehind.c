@@ -17,17 +17,38 @@
 #define HOLD (20 * NS_PER_MS)	/* how long a small write waits for more */
 #define LARGE (256 * KiB)	/* this is worth a command of its own */
 #define MERGE_MAX MiB
+#define WINDOW_MIN (2 * MiB)
 #define HELD_MAX 64		/* ranges that are held back */
 #define FLIGHT_MAX 256		/* commands given to the export */
 #define ZERO_GRAIN 4096		/* --detect-zeroes looks at blocks of this */
 
 /* --------------------------------------------------------------- queueing */
 
-static bool has_room(const struct image *img, uint64_t len)
+/*
+ * The window is what is queued and in flight. It starts small, since bytes
+ * that wait go cold in the cache on their way, and grows on trial up to the
+ * option, as for read-ahead.
+ */
+static bool has_room(struct image *img, uint64_t len)
 {
 	uint64_t max = engine_config(img->e)->write_behind;
 
-	return img->queued == 0 || img->queued + len <= max;
+	if (img->write_tune.window == 0)
+		tune_init(&img->write_tune, min_u64(WINDOW_MIN, max), max);
+	return img->queued == 0 ||
+	       img->queued + len <= img->write_tune.window;
+}
+
+void writes_sent(struct image *img, uint64_t len)
+{
+	if (img->write_tune.window == 0)
+		return;
+	/* Writers that are slower than the server say nothing about it. */
+	if (TAILQ_EMPTY(&img->blocked) &&
+	    img->queued < img->write_tune.window / 4)
+		tune_starved(&img->write_tune);
+	else
+		tune_finished(&img->write_tune, image_now(img), len);
 }
 
 /* Puts the bytes behind a range that ends where they begin. */
