@@ -293,8 +293,8 @@ struct fs {
 	struct buf *rx;		  /* what the present request is in */
 	bool mounted;		  /* requests are read */
 	bool init_seen;
-	bool direct_mmap;     /* direct I/O and shared mappings */
-	uint64_t init_unique; /* answer to be changed; 0: none */
+	bool direct_mmap;		  /* direct I/O and shared mappings */
+	uint64_t init_unique;		  /* answer to be changed; 0: none */
 	uint32_t init_flags, init_flags2; /* to be added to its answer */
 	bool killpriv; /* the kernel need not ask at each write */
 

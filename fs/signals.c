@@ -63,7 +63,7 @@ bool fs_signals_end(pid_t tid)
 	uint64_t fatal;
 
 	if (tid <= 0 || !read_masks(tid, &m))
-		return true;	/* of another namespace, or gone */
+		return true; /* of another namespace, or gone */
 	/* SIGKILL cannot be blocked; the kernel adds it to every thread when
 	 * a fatal signal has come. */
 	m.pending &= ~m.blocked | bit(SIGKILL);
