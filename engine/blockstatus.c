@@ -189,7 +189,7 @@ static struct question *question_free(struct image *img)
 	return NULL;
 }
 
-static void ask(struct question *q, uint64_t pos, unsigned flags)
+static void ask(struct question *q, uint64_t pos, uint64_t len, unsigned flags)
 {
 	struct image *img = image_ref(q->img);
 
@@ -202,26 +202,49 @@ static void ask(struct question *q, uint64_t pos, unsigned flags)
 	q->req.offset = align_down(pos, img->min_block);
 	q->req.len = img->size - q->req.offset;
 	q->req.extent = on_extent;
+	if (len < q->req.len)
+		q->req.len =
+			min_u64(q->req.len, align_up(pos - q->req.offset + len,
+						     img->min_block));
 	q->req.done = on_answer;
 	q->req.covered = q->req.offset;
 	taint_by_flight(q);
 	export_submit(img->x, &q->req);
 }
 
-bool status_ask(struct image *img, uint64_t pos)
+/* As for status_ask(). NULL with *waits: another question is about pos, or
+ * one that is under way must end first. */
+static struct question *begin_ask(struct image *img, uint64_t pos, bool *waits)
 {
-	struct question *q;
-	uint64_t len;
-
+	*waits = false;
 	if (!img->can_status)
-		return false;
+		return NULL;
+	*waits = true;
 	for (unsigned i = 0; i < QUESTIONS; i++)
 		if (covers(&img->question[i], pos))
-			return true;
-	q = question_free(img);
+			return NULL;
+	return question_free(img);
+}
+
+bool status_ask_about(struct image *img, uint64_t pos, uint64_t len)
+{
+	bool waits;
+	struct question *q = begin_ask(img, pos, &waits);
+
+	if (q)
+		ask(q, pos, len, 0);
+	return q || waits;
+}
+
+bool status_ask(struct image *img, uint64_t pos)
+{
+	bool waits;
+	struct question *q = begin_ask(img, pos, &waits);
+	uint64_t len;
+
 	if (!q)
-		return true;	/* one of those under way ends, then again */
-	ask(q, pos, 0);
+		return waits;
+	ask(q, pos, UINT64_MAX, 0);
 	/* A walk over a large image: ask the next pieces along with it. */
 	len = q->req.len;
 	for (unsigned i = 1; i < QUESTIONS - 1; i++) {
@@ -233,7 +256,7 @@ bool status_ask(struct image *img, uint64_t pos)
 		if (extent_get(img->clean, pos).state != EXTENT_UNKNOWN)
 			break;
 		q = more;
-		ask(q, pos, 0);
+		ask(q, pos, UINT64_MAX, 0);
 		q->req.len = min_u64(q->req.len, len);
 	}
 	return true;
@@ -245,7 +268,7 @@ void status_scan(struct image *img)
 	uint64_t pos;
 
 	if (!img->can_status || TAILQ_EMPTY(&img->handles) ||
-	    img->scan_left == 0)
+	    img->scan_left == 0 || engine_config(img->e)->no_scan)
 		return;
 	for (unsigned i = 0; i < QUESTIONS; i++)
 		if (img->question[i].busy)
@@ -255,7 +278,7 @@ void status_scan(struct image *img)
 	if (!q || pos >= img->size)
 		return;
 	img->scan_left--;
-	ask(q, pos, REQ_BACKGROUND);
+	ask(q, pos, UINT64_MAX, REQ_BACKGROUND);
 }
 
 void status_forget(struct image *img)
@@ -489,7 +512,7 @@ void extent_step(struct image_extent *x)
 			return;
 		}
 		if (!x->op.error && x->asked < ASK_TRIES &&
-		    status_ask(img, x->offset)) {
+		    status_ask_about(img, x->offset, limit - x->offset)) {
 			status_wait(&x->op);
 			return;
 		}

@@ -112,14 +112,17 @@ static void make_config(const struct end *e, struct engine_config *cfg)
 	cfg->write_behind = 0;
 	cfg->reconnect_ms = (unsigned)min_u64((uint64_t)cli->retries * RETRY_MS,
 					      RETRY_MS_MAX);
-	cfg->min_hole = 0;
 	/* By --flush, or left to the server. */
 	cfg->no_flush = true;
+	cfg->no_scan = true;
 	if (e->write) {
 		/* Asked where zeroes are to be made, whether they are there. */
 		cfg->no_extents = cli->dest_is_zero;
 	} else {
 		cfg->read_only = true;
+		/* Read through, and found again among the data. */
+		if (!cli->sparse_set || cli->sparse || cli->allocated)
+			cfg->min_hole = COPY_SMALL_HOLE;
 		cfg->extent_timeout_ms = EXTENT_TIMEOUT_MS;
 		cfg->no_extents = cli->no_extents;
 	}

@@ -13,8 +13,6 @@
 /* Bounds of what is in flight when requests are small. */
 #define OPS_MAX 256
 #define SLOTS_MAX 256
-/* Shorter zero runs between data are read and found by the scan. */
-#define SMALL_HOLE (64 * KiB)
 /* One zero request: large, but so that progress is seen. */
 #define ZERO_MAX (1 * GiB)
 #define ALLOCATE_MAX (128 * MiB)
@@ -360,7 +358,7 @@ static int make_walk(struct copy_job *job)
 
 	/* Unless holes are to be as they are, and nobody would find them. */
 	if (p->sparse || p->allocated || !p->dst->ops->zero)
-		wp.min_hole = SMALL_HOLE;
+		wp.min_hole = COPY_SMALL_HOLE;
 	job->walk = walk_new(&wp);
 	return job->walk ? 0 : -ENOMEM;
 }

@@ -15,6 +15,11 @@
 #define NBDFS_COPY_H
 
 #include "blockdev.h"
+#include "util.h"
+
+/* Zero runs between data that are shorter are read, unless nobody would find
+ * the zeroes again: a request more would cost more. */
+#define COPY_SMALL_HOLE (64 * KiB)
 
 struct copy_stats {
 	uint64_t read, written; /* data bytes */

@@ -185,6 +185,7 @@ struct engine_config {
 	bool detect_zeroes;	/* zero blocks in writes become zeroes */
 	bool no_extents;	/* never asks for block status */
 	bool no_flush;		/* only image_sync() makes stable, no close */
+	bool no_scan;		/* no block status that nobody asked for */
 };
 
 void engine_config_defaults(struct engine_config *cfg);

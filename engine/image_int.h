@@ -260,6 +260,8 @@ struct extent status_get(struct image *img, uint64_t pos, uint64_t end);
 bool status_ask(struct image *img, uint64_t pos);
 /* Parks op until there is an answer, or it has waited long enough. */
 void status_wait(struct image_op *op);
+/* The same about len bytes from pos on, and no more. */
+bool status_ask_about(struct image *img, uint64_t pos, uint64_t len);
 void status_taint(struct image *img, uint64_t start, uint64_t end);
 void status_forget(struct image *img);
 void status_scan(struct image *img);

@@ -7,11 +7,18 @@
 #include "util.h"
 #include "walk.h"
 
-/* What one question is about, to begin with: what one block status can cover
- * without extended headers, so that no small rest remains. */
-#define SEGMENT_SIZE (4 * GiB - 64 * KiB)
+/* What one question is about, to begin with; where an answer is one run it
+ * grows, to what one block status can cover without extended headers, or, where
+ * nobody has to be waited for, to anything. A server may take long to look
+ * through a fragmented image, and reads wait behind its answers. */
+#define SEGMENT_MIN (16 * MiB)
+#define SEGMENT_WIRE (4 * GiB - 64 * KiB)
 #define SEGMENT_MAX ((uint64_t)1 << 60)
-#define SEGMENTS_AHEAD 32
+/* Segments that are asked about at the same time. */
+#define AHEAD_MIN 2
+#define AHEAD_MAX 32
+/* So many runs make a segment a fragmented one. */
+#define RUNS_MANY 256
 /* Halves are not made smaller than this. */
 #define SPLIT_MIN (8 * MiB)
 /* Slow, short answers in a row before a segment is halved. */
@@ -34,6 +41,7 @@ struct segment {
 	uint64_t start, known, end;
 	struct run *runs;	    /* a ring */
 	unsigned head, count, room; /* room: 0 or a power of two */
+	unsigned found;		    /* runs, in all */
 	unsigned slow;		    /* slow, short answers in a row */
 	bool asking;		    /* io is the device's */
 	bool submitting;	    /* inside the device's extents() */
@@ -45,13 +53,14 @@ struct walk {
 	uint64_t next, end; /* [next, end) has no segment yet */
 	uint64_t segment_size;
 	TAILQ_HEAD(, segment) segments;
-	unsigned count;	 /* of segments */
-	unsigned asking; /* of them, with a question out */
+	unsigned count, ahead; /* segments; how many there may be */
+	unsigned asking;       /* of them, with a question out */
 	unsigned failures;
 	bool stopped;
 };
 
 static void segment_ask(struct segment *s);
+static void walk_fill(struct walk *w);
 
 static bool all_data(const struct walk *w)
 {
@@ -107,6 +116,7 @@ static void add_run(struct segment *s, uint64_t end, bool zero)
 		return;
 	}
 	s->count++;
+	s->found++;
 	last = run_at(s, s->count - 1);
 	last->end = end;
 	last->zero = zero;
@@ -147,7 +157,7 @@ static void segment_split(struct segment *s)
 	struct segment *far;
 
 	if (s->slow < SPLIT_AFTER || half < SPLIT_MIN || middle >= s->end ||
-	    w->count >= SEGMENTS_AHEAD)
+	    w->count >= AHEAD_MAX)
 		return;
 	far = segment_new(w, middle, s->end);
 	if (!far)
@@ -158,6 +168,21 @@ static void segment_split(struct segment *s)
 	/* Like its other half it is known to be slow. */
 	far->slow = SPLIT_AFTER - 1;
 	segment_ask(far);
+}
+
+/* The size and number of what comes next, after a segment is known. */
+static void adapt(struct walk *w, const struct segment *s, bool waited)
+{
+	uint64_t max = waited ? SEGMENT_WIRE : SEGMENT_MAX;
+
+	if (s->found == 1) {
+		w->ahead = (unsigned)min_u64((uint64_t)w->ahead * 2, AHEAD_MAX);
+		w->segment_size = max_u64(w->segment_size,
+					  min_u64(w->segment_size * 2, max));
+	} else if (s->found > RUNS_MANY) {
+		w->ahead = (unsigned)max_u64(w->ahead / 2, AHEAD_MIN);
+		w->segment_size = max_u64(w->segment_size / 4, SEGMENT_MIN);
+	}
 }
 
 /* Takes over what the device answered. */
@@ -179,9 +204,9 @@ static void segment_learn(struct segment *s, int error)
 		s->slow++;
 	else
 		s->slow = 0;
-	if (len >= left && s->submitting && w->segment_size < SEGMENT_MAX)
-		w->segment_size *= 2;
 	add_run(s, s->known + min_u64(len, left), zero);
+	if (s->known == s->end)
+		adapt(w, s, !s->submitting);
 }
 
 static void segment_answered(struct dev_io *io, int error)
@@ -196,6 +221,7 @@ static void segment_answered(struct dev_io *io, int error)
 	if (s->submitting)
 		return;
 	segment_ask(s);
+	walk_fill(w);
 	w->p.wake(w->p.arg);
 }
 
@@ -228,7 +254,7 @@ static void segment_ask(struct segment *s)
 /* Keeps questions out far enough ahead. */
 static void walk_fill(struct walk *w)
 {
-	while (!w->stopped && w->next < w->end && w->count < SEGMENTS_AHEAD) {
+	while (!w->stopped && w->next < w->end && w->count < w->ahead) {
 		uint64_t len = min_u64(w->end - w->next, w->segment_size);
 		struct segment *s;
 
@@ -253,7 +279,8 @@ struct walk *walk_new(const struct walk_params *p)
 	w->p = *p;
 	w->next = p->offset;
 	w->end = p->offset + p->len;
-	w->segment_size = SEGMENT_SIZE;
+	w->segment_size = SEGMENT_MIN;
+	w->ahead = AHEAD_MIN;
 	TAILQ_INIT(&w->segments);
 	return w;
 }
