@@ -35,6 +35,30 @@ stop_server
 is "$(stats read)" 0 "without a read on the wire"
 isnt "$(stats extents)" 0 "but for questions about extents"
 
+# A hole is believed for as long as the option says: another client may write.
+truncate -s 8M "$T/disk"
+start_nbdkit file "$T/disk" || bail "nbdkit"
+for mode in "" --cache=kernel; do
+	# shellcheck disable=SC2086
+	mnt --extent-timeout=0.5 $mode disk="$URI" || bail "mount"
+	fallocate -p -l 8M "$T/disk"
+	"$ops" "open:r:$MNT/disk" data:0 read:0:4096 "touch:$T/read" \
+		"await:$T/written" sleep:600 read:1M:4096 data:0 hole:2M \
+		>"$T/out" &
+	job=$!
+	wait_until 10 test -e "$T/read"
+	head -c 1M /dev/zero | tr '\0' '\7' | dd of="$T/disk" bs=1M seek=1 \
+		conv=notrunc status=none
+	: >"$T/written"
+	wait $job
+	is "$(tr '\n' , <"$T/out")" "open 0,data ENXIO,read 4096 00,\
+read 4096 07,data 1048576,hole 2097152," \
+		"holes are believed for a time only ${mode:+($mode)}"
+	rm "$T/read" "$T/written"
+	umnt "$MNT"
+done
+stop_server
+
 # Both kinds in one read: only the data is asked for.
 truncate -s 8M "$T/disk"
 for at in 1000000 3000000 3100000 7999999; do
