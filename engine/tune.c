@@ -13,8 +13,10 @@ void tune_init(struct tune *t, uint64_t min, uint64_t max)
 	*t = (struct tune){
 		.window = min_u64(min, max),
 		.base = min_u64(min, max),
+		.min = min_u64(min, max),
 		.max = max,
 		.next_pause = PAUSE_MIN,
+		.fresh = true,
 	};
 }
 
@@ -32,26 +34,66 @@ static void set_window(struct tune *t, uint64_t window)
 	measure_again(t);
 }
 
-/* Doubling is worth it from three tenths more on: where the window is what
- * limits, it gives nearly twice as much; noise rarely gives so much. */
+/* Noise gives so much now and then, but rarely twice in a row. */
 static bool faster(uint64_t rate, uint64_t than)
 {
 	return rate > than && rate - than >= than / 10 * 3;
 }
 
+/* Noise takes so much away, but half of a window that limits takes more. */
+static bool as_fast(uint64_t rate, uint64_t than)
+{
+	return rate >= than / 10 * 9;
+}
+
+static void begin_trial(struct tune *t)
+{
+	uint64_t window = t->base;
+
+	if (t->down)
+		window = max_u64(t->base / 2, t->min);
+	else
+		window = min_u64(t->base * 2, t->max);
+	if (window == t->base) {
+		t->down = !t->down;
+		measure_again(t);
+		t->settle = 0;
+	} else {
+		set_window(t, window);
+	}
+}
+
+static void end_trial(struct tune *t, uint64_t rate)
+{
+	bool good = t->down ? as_fast(rate, t->base_rate) :
+			      faster(rate, t->base_rate);
+
+	if (good && (t->voted || t->fresh)) {
+		t->base = t->window;
+		t->base_rate = rate;
+		t->voted = false;
+		t->pause = 0;
+		t->next_pause = PAUSE_MIN;
+		begin_trial(t);
+		return;
+	}
+	t->voted = good;
+	set_window(t, t->base);
+	if (good)
+		return;
+	t->fresh = false;
+	/* The other direction comes first, after a while. */
+	t->down = !t->down;
+	t->pause = t->next_pause;
+	t->next_pause =
+		(unsigned)min_u64((uint64_t)t->next_pause * 2, PAUSE_MAX);
+}
+
 static void measured(struct tune *t, uint64_t rate)
 {
-	if (t->window > t->base) {
-		if (faster(rate, t->base_rate)) {
-			t->base = t->window;
-			t->next_pause = PAUSE_MIN;
-		} else {
-			set_window(t, t->base);
-			t->pause = t->next_pause;
-			t->next_pause = (unsigned)min_u64(
-				(uint64_t)t->next_pause * 4, PAUSE_MAX);
-			return;
-		}
+	if (t->window != t->base) {
+		end_trial(t, rate);
+		return;
 	}
 	t->base_rate = rate;
 	if (t->pause > 0) {
@@ -59,7 +101,7 @@ static void measured(struct tune *t, uint64_t rate)
 		measure_again(t);
 		t->settle = 0;
 	} else {
-		set_window(t, min_u64(t->base * 2, t->max));
+		begin_trial(t);
 	}
 }
 
@@ -67,7 +109,7 @@ void tune_finished(struct tune *t, uint64_t now, uint64_t len)
 {
 	uint64_t ns;
 
-	if (t->base == t->max)
+	if (t->min == t->max)
 		return;
 	if (t->settle > 0) {
 		t->settle -= min_u64(t->settle, len);
@@ -86,6 +128,6 @@ void tune_finished(struct tune *t, uint64_t now, uint64_t len)
 
 void tune_starved(struct tune *t)
 {
-	if (t->base < t->max)
+	if (t->min < t->max)
 		measure_again(t);
 }

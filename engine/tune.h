@@ -4,8 +4,10 @@
  *
  * A deep queue costs processor time and cache where both ends are near, a
  * shallow one starves a distant end. So the window begins small and is doubled
- * on trial: it stays doubled where that made things clearly faster, and goes
- * back otherwise; after that it is tried again from time to time.
+ * on trial: it stays doubled where that made things clearly faster, and
+ * goes back otherwise. From time to time it is tried again, and so is half of
+ * it, which stays where it costs no speed: what a busy machine made look faster
+ * does not last for ever. After the first failure a trial must succeed twice.
  *
  * Units      bytes; nanoseconds.
  * Ownership  a plain structure of the caller's.
@@ -20,7 +22,7 @@
 
 struct tune {
 	uint64_t window; /* bytes that may be in flight now */
-	uint64_t max;
+	uint64_t min, max;
 	uint64_t base;	    /* the window that a trial goes back to */
 	uint64_t base_rate; /* bytes per second with it; 0: not known */
 	uint64_t bytes;	    /* finished since `began` */
@@ -28,6 +30,9 @@ struct tune {
 	uint64_t began;	    /* when the measurement began; 0: not yet */
 	unsigned pause;	    /* measurements until the next trial */
 	unsigned next_pause;
+	bool down;  /* the trial is of half the window, not of the double */
+	bool fresh; /* no trial has failed yet */
+	bool voted; /* it looked good once */
 };
 
 /* min and max are bounds of the window; min == max: it is fixed. */
