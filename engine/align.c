@@ -409,7 +409,7 @@ int wop_send_dirty(struct image *img, struct dext *d)
 	if (edges_add(op, start, end)) {
 		img->queued -= op->counted;
 		wop_fail(op);
-		return 0;	/* reported as a deferred error */
+		return 0; /* reported as a deferred error */
 	}
 	wop_start(op);
 	return 0;

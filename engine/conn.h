@@ -29,11 +29,11 @@ struct conn {
 	struct loop_timer timer;	/* looks for answers that do not come */
 	struct loop_task retire;	/* completions from inside a submit */
 	struct req_list flying;		/* sent, oldest first */
-	struct req_done_list completed;	/* by libnbd; to be retired */
+	struct req_done_list completed; /* by libnbd; to be retired */
 	unsigned in_flight;
 	uint64_t in_flight_bytes;
 	uint64_t last_answer;
-	bool ending;			/* the export closes: do not reopen */
+	bool ending; /* the export closes: do not reopen */
 
 	/* for the helper thread, see above */
 	struct work work;

@@ -110,8 +110,7 @@ static void dext_enter(struct image *img, struct dext *d, uint64_t start,
 }
 
 struct dext *dirty_add_data(struct image *img, uint64_t start, uint64_t end,
-			    struct buf *buf, uint8_t *data,
-			    struct epoch *epoch)
+			    struct buf *buf, uint8_t *data, struct epoch *epoch)
 {
 	struct dext *d = dext_get(img);
 

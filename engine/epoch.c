@@ -15,8 +15,8 @@
 struct flush {
 	struct req req;
 	struct image *img;
-	struct image_sync *s;		/* NULL: cancelled */
-	uint64_t mark;			/* img->completed when it was sent */
+	struct image_sync *s; /* NULL: cancelled */
+	uint64_t mark;	      /* img->completed when it was sent */
 };
 
 struct epoch *epoch_current(struct image *img)
@@ -48,7 +48,7 @@ uint64_t epoch_close(struct image *img)
 		return last->id - 1;
 	ep = calloc(1, sizeof(*ep));
 	if (!ep)
-		return last->id;	/* the next sync waits for a bit more */
+		return last->id; /* the next sync waits for a bit more */
 	ep->id = last->id + 1;
 	TAILQ_INSERT_TAIL(&img->epochs, ep, link);
 	return last->id;

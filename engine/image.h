@@ -14,8 +14,8 @@
  * which stays open as long as the image lives; also on failure. `srv` must
  * outlive the image. */
 struct image *image_new(struct engine *e, struct server *srv,
-			const struct export_entry *entry,
-			const char *file_name, struct nbd_handle *keep,
+			const struct export_entry *entry, const char *file_name,
+			struct nbd_handle *keep,
 			const struct nbd_caps *keep_caps, struct error *err);
 /* A later listing of the same export: takes a new size and description
  * where no handle is open. */

@@ -191,8 +191,8 @@ static bool gather(struct image_read *rd)
 
 		if (p->chunk || p->len == 0)
 			continue;
-		memcpy(rd->dst + (p->offset - rd->offset),
-		       rd->iov[i].iov_base, p->len);
+		memcpy(rd->dst + (p->offset - rd->offset), rd->iov[i].iov_base,
+		       p->len);
 		buf_put(p->buf);
 		p->buf = NULL;
 		p->len = 0;
@@ -209,9 +209,8 @@ static bool add_memory(struct image_read *rd, const uint8_t *data, uint64_t len,
 
 	if (!rd->dst && last >= 0 && !rd->piece[last].chunk &&
 	    rd->piece[last].buf == buf &&
-	    (buf ? (uint8_t *)rd->iov[last].iov_base +
-				   rd->iov[last].iov_len ==
-			   data :
+	    (buf ? (uint8_t *)rd->iov[last].iov_base + rd->iov[last].iov_len ==
+			     data :
 		   rd->iov[last].iov_len + len <= ZERO_BLOCK_SIZE)) {
 		rd->iov[last].iov_len += len;
 		rd->piece[last].len += (uint32_t)len;
@@ -225,7 +224,8 @@ static bool add_memory(struct image_read *rd, const uint8_t *data, uint64_t len,
 	if (rd->dst) {
 		memcpy(rd->dst + (rd->pos - rd->offset), data, len);
 	} else {
-		*p = (struct read_piece){ .rd = rd, .offset = rd->pos,
+		*p = (struct read_piece){ .rd = rd,
+					  .offset = rd->pos,
 					  .len = (uint32_t)len };
 		p->buf = buf ? buf_ref(buf) : NULL;
 		rd->iov[p - rd->piece].iov_base = (void *)data;
@@ -258,7 +258,9 @@ static bool add_chunk(struct image_read *rd, struct chunk *c, uint64_t end)
 		p = piece_new(rd);
 	if (!p)
 		return false;
-	*p = (struct read_piece){ .rd = rd, .chunk = c, .offset = rd->pos,
+	*p = (struct read_piece){ .rd = rd,
+				  .chunk = c,
+				  .offset = rd->pos,
 				  .len = (uint32_t)(end - rd->pos) };
 	TAILQ_INSERT_TAIL(&c->waiters, p, link);
 	rd->pending++;
@@ -385,7 +387,9 @@ static bool read_base(struct image_read *rd, uint64_t limit)
 		img->stats.hit_bytes += len;
 		if (!c->ready)
 			return add_chunk(rd, c, end);
-		if (c->owner && c->owner->ra.pending == 0) /* the reader is slower than the server */
+		if (c->owner &&
+		    c->owner->ra.pending ==
+			    0) /* the reader is slower than the server */
 			tune_starved(&c->owner->ra.tune);
 		if (!add_memory(rd, c->req.data + (rd->pos - c->node.key), len,
 				c->buf))
@@ -483,7 +487,7 @@ void read_step(struct image_read *rd)
 	if (rd->stepping)
 		return;
 	rd->stepping = true;
-	if (rd->op.error) {	/* of block status: read, then */
+	if (rd->op.error) { /* of block status: read, then */
 		rd->op.error = 0;
 		rd->asked = ASK_TRIES;
 	}

@@ -171,7 +171,7 @@ static void run_strided(struct handle *h, const struct ra_stream *s)
 	if (len > CHUNK_MAX)
 		return;
 	for (uint64_t i = 0; i < n; i++) {
-		pos += (uint64_t)s->stride;	/* wraps for a negative one */
+		pos += (uint64_t)s->stride; /* wraps for a negative one */
 		if (!range_inside(pos, len, h->img->size))
 			break;
 		fetch_some(h, pos, pos + len);
@@ -235,8 +235,10 @@ static struct ra_stream *begin_stream(struct readahead *ra, uint64_t offset,
 	}
 	if (stride > STRIDE_MAX || stride < -STRIDE_MAX)
 		stride = 0;
-	*s = (struct ra_stream){ .first = offset, .next = offset + len,
-				 .ahead = offset + len, .stride = stride,
+	*s = (struct ra_stream){ .first = offset,
+				 .next = offset + len,
+				 .ahead = offset + len,
+				 .stride = stride,
 				 .used = ra->clock };
 	return s;
 }
@@ -248,8 +250,7 @@ static void follow(struct handle *h, struct ra_stream *s, enum pattern p,
 	uint64_t size = align_up(max_u64(len, CHUNK_MIN), 64 * KiB);
 
 	size = min_u64(min_u64(size, CHUNK_MAX), max);
-	size = max_u64(align_down(size, h->img->min_block),
-		       h->img->min_block);
+	size = max_u64(align_down(size, h->img->min_block), h->img->min_block);
 	if (h->ra.tune.window == 0)
 		tune_init(&h->ra.tune, min_u64(WINDOW_MIN, max), max);
 	s->streak++;
@@ -262,8 +263,7 @@ static void follow(struct handle *h, struct ra_stream *s, enum pattern p,
 	}
 	s->stride = p == BACKWARD ? -1 : 0;
 	s->first = offset;
-	s->next = p == FORWARD ? max_u64(s->next, offset + len) :
-				 offset + len;
+	s->next = p == FORWARD ? max_u64(s->next, offset + len) : offset + len;
 	if (p == FORWARD)
 		run_forward(h, s, size);
 	else
@@ -287,6 +287,6 @@ void readahead_note(struct handle *h, uint64_t offset, uint64_t len)
 		}
 	}
 	s = begin_stream(ra, offset, len);
-	if (offset == 0)	/* most who begin there go on */
+	if (offset == 0) /* most who begin there go on */
 		follow(h, s, FORWARD, offset, len);
 }

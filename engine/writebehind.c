@@ -14,13 +14,13 @@
 #include "image_int.h"
 #include "util.h"
 
-#define HOLD (20 * NS_PER_MS)	/* how long a small write waits for more */
-#define LARGE (256 * KiB)	/* this is worth a command of its own */
+#define HOLD (20 * NS_PER_MS) /* how long a small write waits for more */
+#define LARGE (256 * KiB)     /* this is worth a command of its own */
 #define MERGE_MAX MiB
 #define WINDOW_MIN (2 * MiB)
-#define HELD_MAX 64		/* ranges that are held back */
-#define FLIGHT_MAX 256		/* commands given to the export */
-#define ZERO_GRAIN 4096		/* --detect-zeroes looks at blocks of this */
+#define HELD_MAX 64	/* ranges that are held back */
+#define FLIGHT_MAX 256	/* commands given to the export */
+#define ZERO_GRAIN 4096 /* --detect-zeroes looks at blocks of this */
 
 /* --------------------------------------------------------------- queueing */
 
@@ -35,8 +35,7 @@ static bool has_room(struct image *img, uint64_t len)
 
 	if (img->write_tune.window == 0)
 		tune_init(&img->write_tune, min_u64(WINDOW_MIN, max), max);
-	return img->queued == 0 ||
-	       img->queued + len <= img->write_tune.window;
+	return img->queued == 0 || img->queued + len <= img->write_tune.window;
 }
 
 void writes_sent(struct image *img, uint64_t len)
@@ -276,8 +275,7 @@ static bool send_now(const struct image *img, const struct dext *d)
 {
 	return d->epoch->id <= img->send_upto ||
 	       d->end - d->node.key >= LARGE || img->nready > HELD_MAX ||
-	       !TAILQ_EMPTY(&img->blocked) ||
-	       image_now(img) - d->born >= HOLD;
+	       !TAILQ_EMPTY(&img->blocked) || image_now(img) - d->born >= HOLD;
 }
 
 static void on_send_timer(struct loop_timer *t)

@@ -19,12 +19,12 @@
 #include "image_int.h"
 #include "util.h"
 
-#define IDLE (3 * NS_PER_S)	/* then marked ranges are sent anyway */
-#define TOO_MANY 16384		/* so they are when there are so many */
-#define AT_ONCE 8		/* ranges being zeroed */
-#define RANGE_MAX (4 * GiB)	/* one range in flight */
-#define SEGMENT (16 * MiB)	/* a slot's share, when zeroes are written */
-#define SMALL_GAP (64 * KiB)	/* zero already, but not worth two commands */
+#define IDLE (3 * NS_PER_S)  /* then marked ranges are sent anyway */
+#define TOO_MANY 16384	     /* so they are when there are so many */
+#define AT_ONCE 8	     /* ranges being zeroed */
+#define RANGE_MAX (4 * GiB)  /* one range in flight */
+#define SEGMENT (16 * MiB)   /* a slot's share, when zeroes are written */
+#define SMALL_GAP (64 * KiB) /* zero already, but not worth two commands */
 #define ASK_TRIES 3
 
 /* ----------------------------------------------------- one range, on the wire */
@@ -119,7 +119,7 @@ static void slot_next(struct wop_slot *s)
 void zero_start(struct wop *op)
 {
 	op->pos = op->node.key;
-	op->pending++;		/* not done while slots are being filled */
+	op->pending++; /* not done while slots are being filled */
 	for (int i = 0; i < WOP_REQS; i++) {
 		op->slot[i].op = op;
 		slot_next(&op->slot[i]);
@@ -216,7 +216,7 @@ static bool know(struct image *img, const struct dext *d, struct extent *x)
 		return false;
 	}
 	img->zero_asked = 0;
-	x->state = EXTENT_DATA;		/* nobody knows: zero it */
+	x->state = EXTENT_DATA; /* nobody knows: zero it */
 	return true;
 }
 
@@ -233,14 +233,13 @@ static int pump_one(struct image *img, struct dext *d)
 
 	if (!know(img, d, &x))
 		return -EAGAIN;
-	done = x.state == EXTENT_HOLE ||
-	       (x.state == EXTENT_ZERO);
+	done = x.state == EXTENT_HOLE || (x.state == EXTENT_ZERO);
 	if (x.state == EXTENT_HOLE && (d->flags & ZERO_NO_HOLE))
 		done = false;
 	if (!done)
-		return send_part(img, d, x.state == EXTENT_DATA ?
-						 part_end(img, d, &x) :
-						 x.end);
+		return send_part(img, d,
+				 x.state == EXTENT_DATA ? part_end(img, d, &x) :
+							  x.end);
 	img->stats.zero_skipped_bytes += x.end - d->node.key;
 	return dirty_carve(img, d->node.key, x.end, &older);
 }

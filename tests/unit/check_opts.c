@@ -209,8 +209,7 @@ static const struct line bad[] = {
 	{ "-C -1", "error: --connections=-1: not a number" },
 	{ "-C 4x", "error: --connections=4x: not a number" },
 	{ "--connections=", "error: --connections=: not a number" },
-	{ "--read-ahead=2G",
-	  "error: --read-ahead=2G: must be at most 1 GiB" },
+	{ "--read-ahead=2G", "error: --read-ahead=2G: must be at most 1 GiB" },
 	{ "--read-ahead=16E",
 	  "error: --read-ahead=16E: must be at most 1 GiB" },
 	{ "--read-ahead=1KK", "error: --read-ahead=1KK: not a size (a number, "
