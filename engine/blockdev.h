@@ -58,6 +58,8 @@ enum {
 	DEV_CAN_ZERO = 8,    /* zero() beats writing zeroes */
 	DEV_CAN_SEEK = 16,   /* else: in order, each byte once */
 	DEV_IS_ZERO = 32,    /* destination known to read as zero */
+	DEV_HAS_MARKS = 128, /* extents() tells what is not marked as zero,
+			      * although it is not */
 	DEV_REMOTE = 64,     /* a failure may pass: worth a retry */
 };
 

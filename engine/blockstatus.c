@@ -99,7 +99,8 @@ static void on_extent(struct req *r, uint64_t start, uint64_t end, bool zero,
 	end = min_u64(end, r->offset + r->len);
 	if (start >= end)
 		return;
-	if (!zero || end - start < engine_config(q->img->e)->min_hole)
+	if (!zero || (!q->img->marked &&
+		      end - start < engine_config(q->img->e)->min_hole))
 		apply(q, start, end, EXTENT_DATA);
 	else
 		apply(q, start, end, hole ? EXTENT_HOLE : EXTENT_ZERO);
@@ -297,7 +298,8 @@ void status_init(struct image *img)
 
 /* ---------------------------------------------------------- the map */
 
-struct extent status_get(struct image *img, uint64_t pos, uint64_t end)
+/* Of the map, whatever it is a map of. */
+static struct extent map_get(struct image *img, uint64_t pos, uint64_t end)
 {
 	struct extent x;
 	uint32_t age;
@@ -313,6 +315,14 @@ struct extent status_get(struct image *img, uint64_t pos, uint64_t end)
 			x.state = EXTENT_UNKNOWN;
 	}
 	return x;
+}
+
+struct extent status_get(struct image *img, uint64_t pos, uint64_t end)
+{
+	/* What is not marked has contents all the same. */
+	if (img->marked)
+		return (struct extent){ pos, end, EXTENT_DATA, 0 };
+	return map_get(img, pos, end);
 }
 
 /* The run of one kind at pos, through all layers. */
@@ -334,7 +344,7 @@ static struct extent view_get(struct image *img, uint64_t pos)
 					0 };
 	if (w)
 		end = w->node.key;
-	return status_get(img, pos, end);
+	return map_get(img, pos, end);
 }
 
 /* ------------------------------------------------------------- waiting */

@@ -110,8 +110,14 @@ static int read_status(struct nbd_handle *nbd, const struct connect_opts *opts,
 	if (!opts->meta_context)
 		return 0;
 	if (nbd_can_meta_context(nbd, opts->meta_context) <= 0) {
-		error_set(why, "it has no metadata context '%s'",
-			  opts->meta_context);
+		size_t n = strlen(BITMAP_CONTEXT);
+
+		if (strncmp(opts->meta_context, BITMAP_CONTEXT, n) == 0)
+			error_set(why, "it has no dirty bitmap '%.200s'",
+				  opts->meta_context + n);
+		else
+			error_set(why, "it has no metadata context '%.200s'",
+				  opts->meta_context);
 		return -ENOENT;
 	}
 	*status = true;

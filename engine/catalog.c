@@ -96,15 +96,20 @@ static bool name_taken(const struct catalog *c, const struct source *s,
 }
 
 static int choose_name(const struct catalog *c, const struct source *s,
-		       const char *export, char name[256])
+		       const struct export_entry *entry, char name[256])
 {
-	const char *given = server_file_name(s->srv);
+	const struct engine_config *cfg = engine_config(c->e);
+	const char *given = server_file_name(s->srv), *export = entry->name;
 	char *salt;
 
-	if (given)
+	if (entry->marked && !cfg->only_marked) {
+		marks_file_name(given, export, cfg->meta_context, name);
+		given = NULL;
+	} else if (given) {
 		snprintf(name, 256, "%s", given);
-	else
+	} else {
 		export_file_name(export, name);
+	}
 	for (unsigned i = 0; name_taken(c, s, name); i++) {
 		if (given || i == NAME_TRIES)
 			return -EEXIST;
@@ -132,7 +137,7 @@ static int add_item(struct catalog *c, struct source *s,
 {
 	char name[256];
 	struct item *it, **node;
-	int r = choose_name(c, s, entry->name, name);
+	int r = choose_name(c, s, entry, name);
 
 	if (r < 0) {
 		error_set(err, "%s: export '%.100s': no file name is free",
@@ -192,12 +197,19 @@ static void sweep(struct catalog *c)
 	c->nitems = out;
 }
 
+static int compare(const struct image *img, const char *export, bool marked)
+{
+	int cmp = strcmp(image_export(img), export);
+
+	return cmp ? cmp : (int)image_marked(img) - (int)marked;
+}
+
 static int by_export(const void *a, const void *b)
 {
 	const struct item *x = *(struct item *const *)a;
 	const struct item *y = *(struct item *const *)b;
 
-	return strcmp(image_export(x->img), image_export(y->img));
+	return compare(x->img, image_export(y->img), image_marked(y->img));
 }
 
 /* The items of one source, by export. NULL without memory. */
@@ -227,8 +239,9 @@ static size_t match(struct item **old, size_t nold,
 	for (size_t i = 0; i < list->count; i++) {
 		int cmp = 1;
 
-		while (o < nold && (cmp = strcmp(image_export(old[o]->img),
-						 list->entry[i].name)) < 0)
+		while (o < nold &&
+		       (cmp = compare(old[o]->img, list->entry[i].name,
+				      list->entry[i].marked)) < 0)
 			o++;
 		if (o < nold && cmp == 0) {
 			old[o]->seen = true;

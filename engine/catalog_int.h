@@ -72,6 +72,15 @@ void source_clear(struct source *s);
 void source_schedule(struct source *s);
 void source_free(struct source *s);
 
+/* catalog_marks.c */
+
+/* What was listed, a second time where it has the bitmap that the engine's
+ * configuration names. As source_list(), as a part of it. */
+int source_add_marks(struct source *s);
+/* The file name of export and bitmap; `given`: of NAME=URI, or NULL. */
+void marks_file_name(const char *given, const char *export, const char *context,
+		     char out[256]);
+
 /* catalog.c */
 
 /* Makes the files of `s` what its list says; takes over `keep`. */

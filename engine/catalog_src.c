@@ -106,13 +106,16 @@ void source_list(struct source *s, bool keep)
 	struct connect_opts opts = {
 		.deadline = began + s->patience,
 		.cancel = &s->c->cancel,
-		.want_extents = !cfg->no_extents,
+		.want_extents = !cfg->no_extents && !cfg->only_marked,
+		.meta_context = cfg->only_marked ? cfg->meta_context : NULL,
 	};
 
 	s->err.text[0] = '\0';
 	s->result = nbd_list_exports(s->srv, &opts, &s->list,
 				     keep ? &s->keep : NULL,
 				     keep ? &s->caps : NULL, &s->err);
+	if (s->result == 0 && cfg->meta_context)
+		s->result = source_add_marks(s);
 	if (s->result == 0)
 		s->took = now_ns() - began;
 }

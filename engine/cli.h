@@ -34,6 +34,7 @@ struct cli {
 	bool allocated, dest_is_zero, flush, no_extents, synchronous;
 	bool verify, json, verbose;
 	bool help, version, dump;
+	char *dirty; /* the context of --dirty, or NULL */
 	bool progress;
 	int progress_fd; /* -1: for people */
 	bool sparse_set;
@@ -54,6 +55,7 @@ enum cli_status { CLI_OK, CLI_FAILED, CLI_USAGE };
 /* cli_opts.c */
 extern const struct opt cli_table[];
 int cli_options(struct cli *cli, int argc, char **argv, struct error *err);
+void cli_options_free(struct cli *cli);
 void cli_help(FILE *out);
 
 /* cli_end.c: one end of a lane. */

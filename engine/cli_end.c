@@ -125,6 +125,8 @@ static void make_config(const struct end *e, struct engine_config *cfg)
 			cfg->min_hole = COPY_SMALL_HOLE;
 		cfg->extent_timeout_ms = EXTENT_TIMEOUT_MS;
 		cfg->no_extents = cli->no_extents;
+		cfg->meta_context = cli->dirty;
+		cfg->only_marked = cli->dirty != NULL;
 	}
 }
 
@@ -237,6 +239,11 @@ int end_open_source(struct end *e, const struct cli *cli, struct loop *loop,
 	end_init(e, cli, false, cli->source);
 	if (e->kind == END_NBD)
 		return connect_nbd(e, loop, err);
+	if (cli->dirty) {
+		error_set(err, "%s: only NBD servers have dirty bitmaps",
+			  e->label);
+		return -EINVAL;
+	}
 	r = local_open_source(e->operand->word, &e->local, err);
 	if (r < 0)
 		return r;
@@ -252,6 +259,7 @@ static int open_local_dest(struct end *e, const struct end *source,
 		.size = source->size,
 		.source = source->kind == END_LOCAL ? &source->local : NULL,
 		.read_back = e->cli->verify,
+		.keep = e->cli->dirty != NULL,
 	};
 	int r = local_open_dest(e->operand->word, &want, &e->local, err);
 

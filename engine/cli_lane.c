@@ -125,6 +125,7 @@ static void fill_params(struct lane *lane, struct copy_params *p)
 		.sparse = sh->sparse,
 		.allocated = cli->allocated,
 		.dst_is_zero = cli->dest_is_zero,
+		.marked = cli->dirty != NULL,
 		.no_extents = cli->no_extents,
 		.synchronous = cli->synchronous,
 		.rate = cli->rate ? max_u64(cli->rate / sh->lanes, 1) : 0,

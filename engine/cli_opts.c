@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -28,6 +30,11 @@ const struct opt cli_table[] = {
 	  .kind = OPT_FLAG,
 	  .help = "the destination reads as zero already: zeroes are left "
 		  "out" },
+	{ .name = "dirty",
+	  .kind = OPT_STRING,
+	  .arg = "BITMAP",
+	  .help = "only what a dirty bitmap of the source marks, into an image "
+		  "that is there" },
 	{ .name = "flush",
 	  .kind = OPT_FLAG,
 	  .help = "end when all is on stable storage" },
@@ -136,6 +143,21 @@ static int set_progress(struct cli *cli, const struct opt_value *v,
 	return 0;
 }
 
+static int set_dirty(struct cli *cli, const char *name, struct error *err)
+{
+	free(cli->dirty);
+	cli->dirty = NULL;
+	if (!*name) {
+		error_set(err, "--dirty needs the name of a bitmap");
+		return -EINVAL;
+	}
+	if (asprintf(&cli->dirty, BITMAP_CONTEXT "%s", name) >= 0)
+		return 0;
+	cli->dirty = NULL;
+	error_set(err, "out of memory");
+	return -ENOMEM;
+}
+
 static int set_sparse(struct cli *cli, const struct opt_value *v,
 		      struct error *err)
 {
@@ -169,6 +191,8 @@ static int set_value(struct cli *cli, const struct opt_value *v,
 		cli->threads = to_unsigned(v->number, LANES_MAX);
 	else if (strcmp(name, "progress") == 0)
 		return set_progress(cli, v, err);
+	else if (strcmp(name, "dirty") == 0)
+		return set_dirty(cli, v->text, err);
 	else if (strcmp(name, "sparse") == 0)
 		return set_sparse(cli, v, err);
 	else if (strcmp(name, "request-size") == 0) {
@@ -232,6 +256,18 @@ static int check_operands(struct cli *cli, struct error *err)
 	return 0;
 }
 
+static int check_dirty(const struct cli *cli, struct error *err)
+{
+	const char *with = cli->no_extents   ? "--no-extents" :
+			   cli->dest_is_zero ? "--destination-is-zero" :
+					       NULL;
+
+	if (!cli->dirty || !with)
+		return 0;
+	error_set(err, "--dirty and %s exclude each other", with);
+	return -EINVAL;
+}
+
 int cli_options(struct cli *cli, int argc, char **argv, struct error *err)
 {
 	const struct opt_parser parser = {
@@ -249,7 +285,14 @@ int cli_options(struct cli *cli, int argc, char **argv, struct error *err)
 	r = opts_parse(&parser, argc, argv, &cli->operands, err);
 	if (r < 0 || cli->help || cli->version || cli->dump)
 		return r;
-	return check_operands(cli, err);
+	r = check_operands(cli, err);
+	return r < 0 ? r : check_dirty(cli, err);
+}
+
+void cli_options_free(struct cli *cli)
+{
+	opts_free_operands(&cli->operands);
+	free(cli->dirty);
 }
 
 void cli_help(FILE *out)

@@ -19,6 +19,9 @@
 #include "conn.h"
 #include "util.h"
 
+/* The one flag of a bitmap's context. */
+#define BITMAP_DIRTY 1
+
 /* A flush or a large zero may take longer than a read. */
 #define SLOW_PATIENCE 4
 
@@ -41,6 +44,19 @@ static void status_tell(struct req *r, uint64_t end, bool zero, bool hole)
 	r->covered = end;
 }
 
+/* Unknown bits are ignored. Of base:allocation only ZERO is a promise about the
+ * contents. In a bitmap what is clean is what a seek takes for a hole. */
+static void status_kind(const struct req *r, uint64_t flags, bool *zero,
+			bool *hole)
+{
+	if (r->conn->opts.meta_context) {
+		*zero = *hole = (flags & BITMAP_DIRTY) == 0;
+		return;
+	}
+	*zero = (flags & LIBNBD_STATE_ZERO) != 0;
+	*hole = (flags & LIBNBD_STATE_HOLE) != 0;
+}
+
 /*
  * One run of a reply. False: the rest of the reply is not to be used.
  * Servers may tell of runs that are finer than their blocks (nbdkit's
@@ -49,14 +65,12 @@ static void status_tell(struct req *r, uint64_t end, bool zero, bool hole)
 static bool status_run(struct req *r, uint64_t size, uint64_t align,
 		       uint64_t len, uint64_t flags)
 {
-	/* Only ZERO is a promise about the contents; unknown bits are
-	 * ignored (NBD protocol, base:allocation). */
-	bool zero = (flags & LIBNBD_STATE_ZERO) != 0;
-	bool hole = (flags & LIBNBD_STATE_HOLE) != 0;
 	uint64_t end, block;
+	bool zero, hole;
 
 	if (r->heard >= size || len == 0)
 		return false;
+	status_kind(r, flags, &zero, &hole);
 	end = r->heard + min_u64(len, size - r->heard);
 	r->heard = end;
 	block = min_u64(align_up(r->covered + 1, align), size);
@@ -66,8 +80,7 @@ static bool status_run(struct req *r, uint64_t size, uint64_t align,
 		if (end >= block) {
 			status_tell(r, block, zero, hole);
 			r->part = false;
-			zero = (flags & LIBNBD_STATE_ZERO) != 0;
-			hole = (flags & LIBNBD_STATE_HOLE) != 0;
+			status_kind(r, flags, &zero, &hole);
 		}
 	}
 	if (!r->part) {
@@ -430,7 +443,8 @@ void conn_open(struct conn *c)
 	c->opts.deadline = loop_now(engine_loop(c->e)) +
 			   engine_config(c->e)->timeout_ms * NS_PER_MS;
 	c->opts.cancel = &c->cancel;
-	c->opts.want_extents = !engine_config(c->e)->no_extents;
+	c->opts.want_extents = !c->opts.meta_context &&
+			       !engine_config(c->e)->no_extents;
 	c->work.fn = open_fn;
 	c->work.done = open_done;
 	workers_run(engine_workers(c->e), &c->work);
@@ -515,6 +529,7 @@ void conn_init(struct conn *c, struct export *x, struct engine *e,
 	c->ops = ops;
 	c->srv = srv;
 	c->export_name = export_name;
+	c->opts.meta_context = export_context(x);
 	c->state = CONN_DOWN;
 	c->retire.run = on_retire;
 	c->timer.fire = on_timer;

@@ -89,6 +89,7 @@ struct export_entry {
 	uint64_t size;	   /* 0 may mean that it is not known */
 	bool size_known;
 	bool read_only;
+	bool marked; /* for struct image: what a bitmap marks */
 };
 struct export_list {
 	struct export_entry *entry;

@@ -92,7 +92,7 @@ static bool zero_next(struct copy_job *job, uint64_t len)
 	struct slot *s;
 	int r;
 
-	if (job->skip_zeroes) {
+	if (job->skip_zeroes || job->p.marked) {
 		job->stats.skipped += len;
 		job->stats.finished += len;
 		job->issued += len;
@@ -352,12 +352,13 @@ static int make_walk(struct copy_job *job)
 		.offset = p->src_offset,
 		.len = job->len,
 		.no_extents = p->no_extents,
+		.marked = p->marked,
 		.wake = wake,
 		.arg = job,
 	};
 
 	/* Unless holes are to be as they are, and nobody would find them. */
-	if (p->sparse || p->allocated || !p->dst->ops->zero)
+	if (!p->marked && (p->sparse || p->allocated || !p->dst->ops->zero))
 		wp.min_hole = COPY_SMALL_HOLE;
 	job->walk = walk_new(&wp);
 	return job->walk ? 0 : -ENOMEM;

@@ -42,6 +42,8 @@ struct copy_params {
 	uint32_t sparse;       /* scan data for zero blocks; 0: not */
 	bool allocated;	       /* zeroes take space at the destination */
 	bool dst_is_zero;      /* zero extents need nothing */
+	bool marked;	       /* only what a source with DEV_HAS_MARKS
+					 * marks; the rest stays as it is */
 	bool no_extents;       /* never ask the source for extents */
 	bool synchronous;      /* one request at a time */
 	uint64_t rate;	       /* bytes per second; 0: no limit */

@@ -76,6 +76,6 @@ int main(int argc, char **argv)
 		signal(SIGXFSZ, SIG_IGN);
 		status = end_output(cli_run(&cli));
 	}
-	opts_free_operands(&cli.operands);
+	cli_options_free(&cli);
 	return status;
 }

@@ -179,7 +179,8 @@ struct blockdev *dev_image_new(struct handle *h, struct error *err)
 	if (!image_read_only(img))
 		d->dev.caps |= DEV_CAN_WRITE;
 	if (info.can_status)
-		d->dev.caps |= DEV_CAN_EXTENTS;
+		d->dev.caps |= image_marked(img) ? DEV_HAS_MARKS :
+						   DEV_CAN_EXTENTS;
 	if (info.can_zero)
 		d->dev.caps |= DEV_CAN_ZERO;
 	d->dev.align = info.min_block;

@@ -169,6 +169,9 @@ bool is_zero(const void *data, size_t len);
 
 /* --------------------------------------------------------------- engine */
 
+/* How the name of a bitmap's metadata context begins. */
+#define BITMAP_CONTEXT "qemu:dirty-bitmap:"
+
 /* What all images on one loop share. */
 struct engine_config {
 	struct log log;
@@ -184,6 +187,10 @@ struct engine_config {
 	bool read_only;		/* never writes; says so to the server */
 	bool detect_zeroes;	/* zero blocks in writes become zeroes */
 	bool no_extents;	/* never asks for block status */
+	/* A bitmap: "qemu:dirty-bitmap:NAME", or NULL; the caller's. Exports
+	 * that have it are listed a second time: see image_marked(). */
+	const char *meta_context;
+	bool only_marked;	/* and only so */
 	bool no_flush;		/* only image_sync() makes stable, no close */
 	bool no_scan;		/* no block status that nobody asked for */
 };
@@ -262,6 +269,11 @@ const char *image_name(const struct image *img);   /* the file name */
 const char *image_export(const struct image *img); /* the export name */
 const char *image_description(const struct image *img); /* "" if none */
 uint64_t image_size(const struct image *img);
+/* True if it is what a bitmap marks in an export: the bytes are the export's,
+ * but seeks, extents and blocks tell the marked ranges as data and all others
+ * as holes. Read-only. Its file name is that of the export, "@", the bitmap's
+ * name. */
+bool image_marked(const struct image *img);
 bool image_read_only(const struct image *img);
 /* For stat: 512-byte blocks, by the rule for st_blocks: never waits. */
 uint64_t image_blocks(const struct image *img);

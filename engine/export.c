@@ -30,6 +30,7 @@ struct export {
 	struct engine *e;
 	struct server *srv;
 	char *name;
+	const char *context; /* or NULL */
 	struct export_events events;
 	void *arg;
 
@@ -572,7 +573,7 @@ void export_adopt(struct export *x, struct nbd_handle *nbd,
 }
 
 struct export *export_new(struct engine *e, struct server *srv,
-			  const char *name,
+			  const char *name, const char *context,
 			  const struct export_events *events, void *arg)
 {
 	struct export *x = calloc(1, sizeof(*x));
@@ -581,6 +582,7 @@ struct export *export_new(struct engine *e, struct server *srv,
 		return NULL;
 	x->e = e;
 	x->srv = srv;
+	x->context = context;
 	x->events = *events;
 	x->arg = arg;
 	x->zero_limit = ZERO_LIMIT;
@@ -642,6 +644,11 @@ unsigned export_connections(const struct export *x)
 const struct export_stats *export_stats(const struct export *x)
 {
 	return &x->stats;
+}
+
+const char *export_context(const struct export *x)
+{
+	return x->context;
 }
 
 const char *export_label(const struct export *x)

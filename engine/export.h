@@ -78,8 +78,11 @@ struct export_stats {
 	uint64_t reconnects, errors;
 };
 
+/* `context`: the metadata context that REQ_STATUS is about, a bitmap's (of
+ * which what is not marked is told as zero and hole; the caller's, which keeps
+ * it); NULL: base:allocation. */
 struct export *export_new(struct engine *e, struct server *srv,
-			  const char *name,
+			  const char *name, const char *context,
 			  const struct export_events *events, void *arg);
 /* All requests are done and all connections closed: export_close(). */
 void export_free(struct export *x);
@@ -103,6 +106,7 @@ void export_close(struct export *x, void (*done)(void *arg), void *arg);
 uint64_t export_zero_limit(const struct export *x);
 bool export_shrink_zero_limit(struct export *x, uint64_t len);
 /* For messages. */
+const char *export_context(const struct export *x);
 const char *export_label(const struct export *x);
 
 /* request.c: pure. The end of the first piece of [offset, end): at most

@@ -183,7 +183,8 @@ static int take_caps(struct image *img)
 	img->size = caps->size;
 	img->min_block = caps->min_block;
 	img->can_status = wants_status(img);
-	img->read_only = caps->read_only || engine_config(img->e)->read_only;
+	img->read_only = caps->read_only || img->marked ||
+			 engine_config(img->e)->read_only;
 	if (!caps->zero)
 		img->zero_way = ZERO_BY_WRITES;
 	else if (!caps->fast_zero)
@@ -513,11 +514,15 @@ struct image *image_new(struct engine *e, struct server *srv,
 	img->e = e;
 	image_init(img);
 	img->size = entry->size;
-	img->read_only = entry->read_only || engine_config(e)->read_only;
+	img->marked = entry->marked;
+	img->read_only = entry->read_only || img->marked ||
+			 engine_config(e)->read_only;
 	img->file_name = strdup(file_name);
 	img->export_name = strdup(entry->name);
 	img->description = strdup(entry->description ? entry->description : "");
-	img->x = export_new(e, srv, entry->name, &export_events, img);
+	img->x = export_new(e, srv, entry->name,
+			    img->marked ? engine_config(e)->meta_context : NULL,
+			    &export_events, img);
 	if (!img->file_name || !img->export_name || !img->description ||
 	    !img->x || !epoch_current(img))
 		goto fail_free;
@@ -549,7 +554,8 @@ void image_relist(struct image *img, const struct export_entry *entry)
 		return;
 	if (entry->size_known)
 		img->size = entry->size;
-	img->read_only = entry->read_only || engine_config(img->e)->read_only;
+	img->read_only = entry->read_only || img->marked ||
+			 engine_config(img->e)->read_only;
 	d = strdup(entry->description ? entry->description : "");
 	if (d) {
 		free(img->description);
@@ -582,6 +588,11 @@ uint64_t image_size(const struct image *img)
 bool image_read_only(const struct image *img)
 {
 	return img->read_only;
+}
+
+bool image_marked(const struct image *img)
+{
+	return img->marked;
 }
 
 uint64_t image_blocks(const struct image *img)

@@ -186,6 +186,8 @@ struct image {
 	bool opened;		/* caps are taken */
 	uint32_t min_block;
 	bool can_status;
+	bool marked; /* the clean layer is a bitmap: zero states are what is
+			 * not marked, for seeks and extents only */
 
 	TAILQ_HEAD(, handle) handles;
 	TAILQ_HEAD(, open_req) opens;

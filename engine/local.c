@@ -190,10 +190,15 @@ static int prepare(struct local *l, const struct local_want *want,
 		error_set(err, "%s: is the source itself", l->name);
 		return -EINVAL;
 	}
-	if (l->kind == LOCAL_BLOCK && want->size != UINT64_MAX &&
-	    want->size > l->size)
+	if (want->keep && l->kind == LOCAL_PIPE) {
+		error_set(err, "%s: is no image that could be changed",
+			  l->name);
+		return -EINVAL;
+	}
+	if ((l->kind == LOCAL_BLOCK || want->keep) &&
+	    want->size != UINT64_MAX && want->size > l->size)
 		return too_small(err, l, want->size);
-	if (l->kind == LOCAL_FILE)
+	if (l->kind == LOCAL_FILE && !want->keep)
 		return prepare_file(l, want->size, err);
 	return 0;
 }
@@ -212,7 +217,7 @@ static int open_dest_path(struct local *l, const struct local_want *want,
 	int flags = want->read_back ? O_RDWR : O_WRONLY;
 
 	if (stat(l->name, &st) < 0)
-		flags |= is_device_name(l->name) ? 0 : O_CREAT;
+		flags |= is_device_name(l->name) || want->keep ? 0 : O_CREAT;
 	else if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
 		flags = O_WRONLY;
 	l->fd = open_again(l->name, flags);

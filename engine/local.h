@@ -36,6 +36,7 @@ struct local_want {
 	uint64_t size;		    /* of the source; UINT64_MAX: unknown */
 	const struct local *source; /* NULL: not a local one */
 	bool read_back;		    /* will be read as well */
+	bool keep; /* what is there stays: no new file, no other size */
 };
 /* "-" is standard output. Creates or empties a file and gives it its size.
  * Refuses the source itself, and what is too small, before it changes

@@ -65,7 +65,8 @@ static void walk_fill(struct walk *w);
 static bool all_data(const struct walk *w)
 {
 	return w->p.no_extents || !w->p.dev->ops->extents ||
-	       !(w->p.dev->caps & DEV_CAN_EXTENTS) ||
+	       !(w->p.dev->caps &
+		 (w->p.marked ? DEV_HAS_MARKS : DEV_CAN_EXTENTS)) ||
 	       w->failures >= FAILURES_MAX;
 }
 

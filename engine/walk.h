@@ -23,6 +23,8 @@ struct walk_params {
 	struct blockdev *dev;
 	uint64_t offset, len; /* inside the device */
 	bool no_extents;      /* do not ask: all is data */
+	bool marked;	      /* of a device with DEV_HAS_MARKS: what is
+					 * not marked is given as zero */
 	uint64_t min_hole;    /* shorter zero runs between data are
 					 * given as data */
 	/* More is known, or, after walk_stop(), nothing is outstanding. */

@@ -105,6 +105,11 @@ static const struct opt table[] = {
 	{ .name = "detect-zeroes",
 	  .help = "blocks of zeroes that are written become holes" },
 	{ .name = "no-extents", .help = "never ask a server for its holes" },
+	{ .name = "meta-context",
+	  .kind = OPT_STRING,
+	  .arg = "CONTEXT",
+	  .help = "beside each export a file EXPORT@NAME with what a bitmap "
+		  "marks; qemu:dirty-bitmap:NAME" },
 	{ .name = "xattrs",
 	  .help = "list the attributes user.nbd.* (they can be read always)" },
 	{ .name = "list",
@@ -267,6 +272,24 @@ static int add_source(struct fs_options *o, const char *word, struct error *err)
 	return 0;
 }
 
+static int set_context(struct fs_options *o, const char *text,
+		       struct error *err)
+{
+	size_t n = strlen(BITMAP_CONTEXT);
+	int r;
+
+	if (strncmp(text, BITMAP_CONTEXT, n) != 0 || !text[n]) {
+		error_set(err,
+			  "--meta-context=%s: not of the form " BITMAP_CONTEXT
+			  "NAME",
+			  text);
+		return -EINVAL;
+	}
+	r = set_text(&o->meta_context, text, err);
+	o->engine.meta_context = o->meta_context;
+	return r;
+}
+
 /* Options whose value is a text. */
 static int set_string(struct fs_options *o, const char *name, const char *text,
 		      struct error *err)
@@ -290,6 +313,8 @@ static int set_string(struct fs_options *o, const char *name, const char *text,
 		error_set(err, "option --%s needs a value", name);
 		return -EINVAL;
 	}
+	if (strcmp(name, "meta-context") == 0)
+		return set_context(o, text, err);
 	if (strcmp(name, "source") == 0) {
 		size_t before = o->nsources;
 
@@ -619,6 +644,11 @@ int fs_options_parse(struct fs_options *o, int argc, char **argv,
 		return r;
 	if (!o->help && !o->version && !o->dump)
 		r = take_operands(o, &ops, err);
+	if (r == 0 && o->meta_context && o->engine.no_extents) {
+		error_set(err, "--meta-context and --no-extents exclude each "
+			       "other");
+		r = -EINVAL;
+	}
 	opts_free_operands(&ops);
 	o->foreground = o->foreground || o->debug;
 	return r;
@@ -627,6 +657,7 @@ int fs_options_parse(struct fs_options *o, int argc, char **argv,
 void fs_options_free(struct fs_options *o)
 {
 	sources_free(o->sources, o->nsources);
+	free(o->meta_context);
 	free(o->pidfile);
 	free(o->mountpoint);
 	free(o->mount_opts);

@@ -34,6 +34,7 @@ struct fs_options {
 	uid_t uid;
 	gid_t gid;
 	mode_t umask;
+	char *meta_context; /* or NULL: engine.meta_context */
 	char *pidfile;	  /* or NULL */
 	char *mountpoint; /* as given; NULL with help and so on */
 	struct fs_source *sources;
