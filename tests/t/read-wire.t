@@ -22,14 +22,16 @@ all_zero()
 
 next_nbdkit
 start_nbdkit --filter=stats memory 300M statsfile="$STATS" || bail "nbdkit"
-mnt disk="$URI" || bail "mount"
+# What is known stays known: on a machine that has much to do an answer could
+# take so long that reading is quicker than asking again.
+mnt --extent-timeout=1000 disk="$URI" || bail "mount"
+exec {fd}<"$MNT/disk"
 ok "all_zero $((300 << 20)) '$MNT/disk'" "300 MiB of zeroes are read"
 run dd if="$MNT/disk" of=/dev/null bs=1M iflag=direct status=none
 is "$STATUS" 0 "and read directly"
-# A hole is believed for a second; then it is asked again, not read.
-is "$("$ops" "open:r:$MNT/disk" read:0:1M sleep:1300 read:0:1M read:7:13 |
-	tr '\n' ,)" "open 0,read 1048576 00,read 1048576 00,read 13 00," \
-	"and read late"
+is "$("$ops" "open:r:$MNT/disk" read:0:1M read:7:13 | tr '\n' ,)" \
+	"open 0,read 1048576 00,read 13 00," "and read in pieces"
+exec {fd}<&-
 umnt "$MNT"
 stop_server
 is "$(stats read)" 0 "without a read on the wire"
