@@ -14,28 +14,23 @@ ops=$NBDFS_HELPERS/fileops
 
 # ------------------------------------------------------------------- zeroes
 
-# all_zero SIZE FILE
-all_zero()
-{
-	cmp -n "$1" "$2" /dev/zero && [ "$(stat -c %s "$2")" = "$1" ]
-}
-
-next_nbdkit
-start_nbdkit --filter=stats memory 300M statsfile="$STATS" || bail "nbdkit"
-# What is known stays known: on a machine that has much to do an answer could
-# take so long that reading is quicker than asking again.
-mnt --extent-timeout=1000 disk="$URI" || bail "mount"
-exec {fd}<"$MNT/disk"
-ok "all_zero $((300 << 20)) '$MNT/disk'" "300 MiB of zeroes are read"
-run dd if="$MNT/disk" of=/dev/null bs=1M iflag=direct status=none
-is "$STATUS" 0 "and read directly"
-is "$("$ops" "open:r:$MNT/disk" read:0:1M read:7:13 | tr '\n' ,)" \
-	"open 0,read 1048576 00,read 13 00," "and read in pieces"
-exec {fd}<&-
-umnt "$MNT"
-stop_server
-is "$(stats read)" 0 "without a read on the wire"
-isnt "$(stats extents)" 0 "but for questions about extents"
+# An answer about extents that takes long may make it quicker to read than to
+# ask again: so each of these is the first that happens to its image.
+for how in "cmp -n $((300 << 20)) - /dev/zero" \
+	"dd of=/dev/null bs=1M iflag=direct status=none" \
+	"dd of=/dev/null bs=7777 status=none"; do
+	next_nbdkit
+	start_nbdkit --filter=stats memory 300M statsfile="$STATS" ||
+		bail "nbdkit"
+	mnt --extent-timeout=1000 disk="$URI" || bail "mount"
+	# shellcheck disable=SC2086
+	timeout 60 $how <"$MNT/disk"
+	is "$?" 0 "300 MiB of zeroes: $how"
+	umnt "$MNT"
+	stop_server
+	is "$(stats read)" 0 "no read on the wire"
+	isnt "$(stats extents)" 0 "but questions about extents"
+done
 
 # A hole is believed for as long as the option says: another client may write.
 truncate -s 8M "$T/disk"
