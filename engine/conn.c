@@ -163,6 +163,28 @@ static int64_t submit_status(struct conn *c, struct req *r,
 
 /* -------------------------------------------------------------- sending */
 
+static int on_chunk(void *user, const void *data, size_t len, uint64_t offset,
+		    unsigned status, int *error)
+{
+	(void)user, (void)data, (void)len, (void)offset, (void)status;
+	(void)error;
+	return 0;
+}
+
+/* In one piece, where the map says what is a hole: a server that looks for
+ * holes in what it sends (qemu does) takes longer for each read, and sends
+ * a fragmented image in hundreds of chunks. */
+static int64_t submit_read(struct conn *c, struct req *r,
+			   nbd_completion_callback cb)
+{
+	nbd_chunk_callback chunk = { .callback = on_chunk };
+
+	if (!c->whole)
+		return nbd_aio_pread(c->nbd, r->data, r->len, r->offset, cb, 0);
+	return nbd_aio_pread_structured(c->nbd, r->data, r->len, r->offset,
+					chunk, cb, LIBNBD_CMD_FLAG_DF);
+}
+
 static int64_t submit(struct conn *c, struct req *r)
 {
 	nbd_completion_callback cb = { .callback = on_completed,
@@ -172,8 +194,7 @@ static int64_t submit(struct conn *c, struct req *r)
 
 	switch (r->kind) {
 	case REQ_READ:
-		return nbd_aio_pread(c->nbd, r->data, r->len, r->offset, cb,
-				     0);
+		return submit_read(c, r, cb);
 	case REQ_WRITE:
 		return nbd_aio_pwrite(c->nbd, r->data, r->len, r->offset, cb,
 				      fua);
@@ -215,6 +236,7 @@ int conn_submit(struct conn *c, struct req *r)
 
 	assert(c->state == CONN_READY);
 	r->conn = c;
+	r->whole = c->whole;
 	r->sent = loop_now(engine_loop(c->e));
 	TAILQ_INSERT_TAIL(&c->flying, r, link);
 	c->in_flight++;
@@ -278,9 +300,20 @@ static int conn_result(struct conn *c, struct req *r)
 
 		status_end(r, caps->size, caps->min_block);
 		if (r->covered == r->offset)
-			return -EIO;	/* an answer without progress */
+			return -EIO; /* an answer without progress */
 	}
 	return 0;
+}
+
+/* False: it could not be sent, and waits for the next connection. */
+static bool conn_again(struct conn *c, struct req *r)
+{
+	if (conn_submit(c, r) == 0)
+		return true;
+	TAILQ_INSERT_TAIL(&c->flying, r, link);
+	c->in_flight++;
+	c->in_flight_bytes += r->len;
+	return false;
 }
 
 static void conn_retire(struct conn *c)
@@ -302,6 +335,12 @@ static void conn_retire(struct conn *c)
 		c->in_flight--;
 		c->in_flight_bytes -= r->len;
 		c->last_answer = loop_now(engine_loop(c->e));
+		/* Too large to be sent in one piece: then as it likes. */
+		if (error == -EOVERFLOW && r->kind == REQ_READ && r->whole) {
+			c->whole = false;
+			leave = !conn_again(c, r) || leave;
+			continue;
+		}
 		c->ops->answered(c, r, error);
 	}
 	if (c->state != CONN_READY)
@@ -360,8 +399,7 @@ static uint64_t conn_patience(const struct conn *c, const struct req *r)
 {
 	uint64_t t = engine_config(c->e)->timeout_ms * NS_PER_MS;
 
-	if (r->kind == REQ_ZERO || r->kind == REQ_FLUSH ||
-	    (r->flags & REQ_FUA))
+	if (r->kind == REQ_ZERO || r->kind == REQ_FLUSH || (r->flags & REQ_FUA))
 		t *= SLOW_PATIENCE;
 	return t;
 }
@@ -431,7 +469,7 @@ static void open_done(struct work *w)
 	c->state = CONN_DOWN;
 	if (error == 0)
 		error = conn_adopt(c, c->new_nbd);
-	c->ops->opened(c, error);	/* may free c */
+	c->ops->opened(c, error); /* may free c */
 }
 
 void conn_open(struct conn *c)
@@ -486,6 +524,9 @@ int conn_adopt(struct conn *c, struct nbd_handle *nbd)
 		c->nbd = NULL;
 		return err;
 	}
+	c->whole = nbd_can_df(nbd) > 0 &&
+		   nbd_can_meta_context(nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) >
+			   0;
 	c->state = CONN_READY;
 	c->last_answer = loop_now(engine_loop(c->e));
 	return 0;

@@ -34,6 +34,7 @@ struct conn {
 	uint64_t in_flight_bytes;
 	uint64_t last_answer;
 	bool ending; /* the export closes: do not reopen */
+	bool whole;  /* reads ask for one piece (DF) */
 
 	/* for the helper thread, see above */
 	struct work work;

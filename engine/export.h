@@ -60,6 +60,7 @@ struct req {
 	int error;
 	unsigned tries;			/* connections that broke under it */
 	bool cut;			/* this is a parent */
+	bool whole;			/* asked for in one piece */
 };
 TAILQ_HEAD(req_list, req);
 STAILQ_HEAD(req_done_list, req);
