@@ -46,7 +46,7 @@ struct config {
 	unsigned itimer_ms;   /* a signal so often; 0: none */
 	bool plain;	      /* a local file plays the disk */
 	bool verbose;
-	bool map_truncate;	    /* do not msync before a truncation */
+	bool settle;		    /* msync before a truncation */
 	const char *only, *without; /* names of operations, comma between */
 	const char *at_reopen;
 };

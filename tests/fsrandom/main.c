@@ -274,7 +274,7 @@ enum {
 	O_ITIMER,
 	O_PLAIN,
 	O_VERBOSE,
-	O_MAP_TRUNCATE,
+	O_SETTLE,
 	O_ONLY,
 	O_WITHOUT,
 	O_AT_REOPEN,
@@ -298,7 +298,7 @@ static const struct option options[] = {
 	{ "itimer", 1, NULL, O_ITIMER },
 	{ "plain", 0, NULL, O_PLAIN },
 	{ "verbose", 0, NULL, O_VERBOSE },
-	{ "map-truncate", 0, NULL, O_MAP_TRUNCATE },
+	{ "settle", 0, NULL, O_SETTLE },
 	{ "only", 1, NULL, O_ONLY },
 	{ "without", 1, NULL, O_WITHOUT },
 	{ "at-reopen", 1, NULL, O_AT_REOPEN },
@@ -320,7 +320,7 @@ static void usage(FILE *out)
 		"  --pause=MS                pauses of up to so long\n"
 		"  --itimer=MS               a signal so often: no EINTR\n"
 		"  --plain                   a local file plays the disk\n"
-		"  --map-truncate            no msync before a truncation\n"
+		"  --settle                  msync before each truncation\n"
 		"  --only=OP,... --without=OP,... --verbose\n"
 		"  --at-reopen=CMD           changes a file while it is closed:\n"
 		"        FSR_LENGTH bytes at FSR_OFFSET of file FSR_FILE (1, 2)\n"
@@ -411,8 +411,8 @@ static int set_option(struct ctx *c, int opt, const char *arg)
 	case O_VERBOSE:
 		c->cfg.verbose = true;
 		break;
-	case O_MAP_TRUNCATE:
-		c->cfg.map_truncate = true;
+	case O_SETTLE:
+		c->cfg.settle = true;
 		break;
 	case O_ONLY:
 		c->cfg.only = arg;

@@ -16,12 +16,12 @@
 
 #include "fsr.h"
 
-/* The kernel holds back dirty mapped pages until a truncation has been
- * answered, so that their end comes later than the answer: a program that
- * truncates under its own dirty mapping may still see them for a moment. */
+/* A kernel may hold back dirty mapped pages until a truncation has been
+ * answered, so that their end comes later than the answer. Where this cannot
+ * be helped, they are written out before. */
 static int settle_map(struct worker *w, struct file *f)
 {
-	if (!f->map || !f->map_dirty || w->c->cfg.map_truncate)
+	if (!f->map || !f->map_dirty || !w->c->cfg.settle)
 		return 0;
 	if (msync(f->map, f->size, MS_SYNC))
 		return fail_errno(w, "msync");

@@ -13,8 +13,10 @@ ops=$NBDFS_HELPERS/fileops
 D=$T/disk
 SIZE=$((4 * 1024 * 1024))
 
+# Old data, behind the back of the mount; what was late is sent before.
 fill()
 {
+	[ -z "$F" ] || run "$ops" "open:rw:$F" fsync close
 	head -c $SIZE /dev/zero | tr '\0' A >"$T/old"
 	dd if="$T/old" of="$D" bs=1M conv=notrunc status=none
 }
@@ -53,6 +55,26 @@ reader()
 		"$options: a mapped reader after $(basename "$1") ${*:2:2}"
 }
 
+# Opening a file has the kernel drop its pages. So the same again by a process
+# that has it open for long.
+# waiting_reader WANTED OPERATION...: of fileops.
+waiting_reader()
+{
+	local want=$1 job other
+	shift
+	rm -f "$T/ready" "$T/go" "$T/opened"
+	fill
+	timeout 60 "$ops" "open:rw:$F" "touch:$T/opened" "await:$T/ready" \
+		"$@" "touch:$T/go" >"$T/other.out" 2>&1 &
+	other=$!
+	timeout 60 "$ops" "await:$T/opened" "open:r:$F" map:0:1M mapread \
+		"touch:$T/ready" "await:$T/go" mapread >"$T/reader.out" 2>&1 &
+	job=$!
+	wait $job $other
+	is "$(lines "$T/reader.out")" "open 0;map 0;mapread 1048576 41;$want" \
+		"$options: a mapped reader after $*"
+}
+
 # An open and a close, no more.
 truncating_open() { : >"$F"; }
 
@@ -74,6 +96,18 @@ readers()
 		mapwrite:0x42
 	reader "mapread 1048576 42;" "$ops" "open:rw:$F" write:1M:1M:0x42 \
 		slot:1 "open:rw:$F" copy:0:1M:0:1M
+}
+
+waiting_readers()
+{
+	waiting_reader "$zeroes" truncate:0
+	waiting_reader "$zeroes" punch:0:1M
+	waiting_reader "$zeroes" zero:0:1M
+	waiting_reader "mapread 1048576 mixed at 5000;" truncate:5000
+	waiting_reader "mapread 1048576 mixed at 4097;" punch:4097:3M
+	waiting_reader "mapread 1048576 42;" write:0:1M:0x42
+	waiting_reader "mapread 1048576 42;" write:1M:1M:0x42 slot:1 \
+		"open:rw:$F" copy:0:1M:0:1M
 }
 
 # A writer with dirty pages, and somebody else who then truncates: the pages
@@ -108,6 +142,26 @@ dirty()
 	dirty_truncated fallocate -p -l 1M "$F"
 	dirty_truncated "$ops" "open:rw:$F" truncate:0 fsync close
 
+	# The same without an open in between, and without time to settle.
+	fill
+	run "$ops" "open:rw:$F" slot:1 "open:rw:$F" slot:0 map:0:1M \
+		mapwrite:0x42 slot:1 truncate:0 slot:0 mapread unmap slot:1 \
+		close slot:0 close
+	is "$(tr '\n' ';' <<<"$OUT")" "open 0;open 0;map 0;\
+mapwrite 1048576;truncate 0;${zeroes}unmap 0;close 0;close 0;" \
+		"$options: dirty pages are zero as soon as truncate returns"
+	ok "wait_until 10 is_zero '$D'" "$options: and do not come back"
+
+	fill
+	run "$ops" "open:rw:$F" map:0:1M slot:1 "open:rw:$F" map:512K:64K \
+		slot:0 mapwrite:0x42 truncate:0 slot:1 mapwrite:0x43 slot:0 \
+		msync unmap slot:1 unmap close slot:0 close
+	head -c $SIZE /dev/zero >"$T/want"
+	head -c 64K /dev/zero | tr '\0' C |
+		dd of="$T/want" bs=512K seek=1 conv=notrunc status=none
+	ok "wait_until 10 cmp -s '$T/want' '$D'" \
+		"$options: what is written by the mapping right after it stays"
+
 	# Pages made dirty after it are younger.
 	fill
 	run "$ops" "open:rw:$F" map:0:64K mapwrite:0x42 truncate:0 sleep:300 \
@@ -134,6 +188,13 @@ seeks()
 	like "$(tr '\n' ';' <<<"$OUT")" \
 		"^open 0;data 1048576;hole 1[0-9]*;data ENXIO;$" \
 		"$options: a seek finds dirty pages"
+	# Opening had the kernel write them. Without that:
+	run "$ops" "open:r:$F" slot:1 "open:rw:$F" slot:2 "open:rw:$F" \
+		map:3M:4K mapwrite:0x42 slot:0 data:2M slot:1 punch:3M:4K \
+		slot:0 data:2M
+	is "$(tail -n 3 <<<"$OUT" | tr '\n' ';')" \
+		"data 3145728;punch 0;data ENXIO;" \
+		"$options: also when nothing has been opened since"
 	run cp --sparse=auto "$F" "$T/copy"
 	head -c $SIZE /dev/zero >"$T/want"
 	head -c 64K /dev/zero | tr '\0' B |
@@ -185,6 +246,7 @@ read 1048576 00;truncate 0;append ENOSPC;size $SIZE;" \
 		"$options: nothing is appended to a truncated file"
 }
 
+F=
 : >"$D"
 fill
 start_nbdkit file "$D" || bail "nbdkit"
@@ -192,6 +254,7 @@ for options in --cache=direct --cache=kernel; do
 	mnt $options disk="$URI" || bail "mount"
 	F=$MNT/disk
 	readers
+	waiting_readers
 	dirty
 	seeks
 	coherence
