@@ -100,6 +100,19 @@ static int no_memory(struct error *err)
 	return -ENOMEM;
 }
 
+/* An image is not served by itself, as people may hope. */
+static void explain_file(const char *word, struct error *err)
+{
+	struct stat st;
+
+	if (!strstr(word, "://") && stat(word, &st) == 0 &&
+	    (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)))
+		error_set(err,
+			  "%s is a file, not an NBD URI: run a server for it, "
+			  "as in [ qemu-nbd -f FORMAT %s ]",
+			  word, word);
+}
+
 static int add_sources(struct mount *m, struct error *err)
 {
 	size_t i;
@@ -108,10 +121,13 @@ static int add_sources(struct mount *m, struct error *err)
 	for (i = 0; i < m->opts->nsources && r == 0; i++) {
 		const struct fs_source *s = &m->opts->sources[i];
 
-		if (s->uri)
+		if (s->uri) {
 			r = catalog_add_uri(m->fs.catalog, s->uri, err);
-		else
+			if (r < 0)
+				explain_file(s->uri, err);
+		} else {
 			r = catalog_add_command(m->fs.catalog, s->command, err);
+		}
 	}
 	return r;
 }
