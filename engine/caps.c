@@ -92,8 +92,13 @@ static int read_size(struct nbd_handle *nbd, uint64_t *size, struct error *why)
 {
 	int64_t n = nbd_get_size(nbd);
 
-	/* A handle that is ready knows the size: negative means that it is
-	 * too large (which not every libnbd notices). */
+	/* A handle that is ready knows the size, unless it was never told:
+	 * negative means that it is too large (which not every libnbd
+	 * notices). */
+	if (n < 0 && nbd_get_errno() == EINVAL) {
+		error_set(why, "the server does not tell its size");
+		return -EPROTO;
+	}
 	if (n < 0) {
 		error_set(why, "its size is above 2^63 - 1 bytes");
 		return -EOVERFLOW;

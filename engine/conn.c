@@ -24,6 +24,8 @@
 
 /* A flush or a large zero may take longer than a read. */
 #define SLOW_PATIENCE 4
+/* And any may be overtaken by others, but not for ever. */
+#define OVERTAKEN_PATIENCE 4
 
 static void conn_retire(struct conn *c);
 
@@ -161,13 +163,22 @@ static int64_t submit_status(struct conn *c, struct req *r,
 #endif
 }
 
-/* -------------------------------------------------------------- sending */
+/* ---------------------------------------------------------------- reads */
 
+/* libnbd has checked that it lies within the read, and looks for bytes that
+ * are missing only by counting. */
 static int on_chunk(void *user, const void *data, size_t len, uint64_t offset,
 		    unsigned status, int *error)
 {
-	(void)user, (void)data, (void)len, (void)offset, (void)status;
+	struct req *r = user;
+
+	(void)data;
 	(void)error;
+	if (status != LIBNBD_READ_DATA && status != LIBNBD_READ_HOLE)
+		return 0;
+	if (!range_inside(offset - r->offset, len, r->len) ||
+	    cover_add(&r->got, offset - r->offset, offset - r->offset + len))
+		r->bad = true;
 	return 0;
 }
 
@@ -177,13 +188,24 @@ static int on_chunk(void *user, const void *data, size_t len, uint64_t offset,
 static int64_t submit_read(struct conn *c, struct req *r,
 			   nbd_completion_callback cb)
 {
-	nbd_chunk_callback chunk = { .callback = on_chunk };
+	nbd_chunk_callback chunk = { .callback = on_chunk, .user_data = r };
 
-	if (!c->whole)
-		return nbd_aio_pread(c->nbd, r->data, r->len, r->offset, cb, 0);
+	cover_clear(&r->got);
+	r->bad = false;
 	return nbd_aio_pread_structured(c->nbd, r->data, r->len, r->offset,
-					chunk, cb, LIBNBD_CMD_FLAG_DF);
+					chunk, cb,
+					c->whole ? LIBNBD_CMD_FLAG_DF : 0);
 }
+
+static bool read_is_whole(struct req *r)
+{
+	bool whole = !r->bad && cover_is(&r->got, r->len);
+
+	cover_clear(&r->got);
+	return whole;
+}
+
+/* -------------------------------------------------------------- sending */
 
 static int64_t submit(struct conn *c, struct req *r)
 {
@@ -272,8 +294,11 @@ static bool conn_is_dead(const struct conn *c)
 static void conn_gone(struct conn *c)
 {
 	struct req_list list = TAILQ_HEAD_INITIALIZER(list);
+	struct req *r;
 
 	TAILQ_CONCAT(&list, &c->flying, link);
+	TAILQ_FOREACH(r, &list, link)
+		cover_clear(&r->got);
 	STAILQ_INIT(&c->completed);
 	c->in_flight = 0;
 	c->in_flight_bytes = 0;
@@ -287,13 +312,14 @@ static void conn_gone(struct conn *c)
 static int conn_result(struct conn *c, struct req *r)
 {
 	int res = nbd_aio_command_completed(c->nbd, r->cookie);
+	bool whole = r->kind != REQ_READ || read_is_whole(r);
 	int err;
 
 	if (res < 0) {
 		err = nbd_get_errno();
 		return err > 0 ? -err : -EIO;
 	}
-	if (res == 0)
+	if (res == 0 || !whole)
 		return -EIO;
 	if (r->kind == REQ_STATUS) {
 		const struct nbd_caps *caps = export_caps(c->x);
@@ -331,10 +357,12 @@ static void conn_retire(struct conn *c)
 			leave = true;
 			continue;
 		}
+		c->last_answer = loop_now(engine_loop(c->e));
+		if (r == TAILQ_FIRST(&c->flying))
+			c->head_since = c->last_answer;
 		TAILQ_REMOVE(&c->flying, r, link);
 		c->in_flight--;
 		c->in_flight_bytes -= r->len;
-		c->last_answer = loop_now(engine_loop(c->e));
 		/* Too large to be sent in one piece: then as it likes. */
 		if (error == -EOVERFLOW && r->kind == REQ_READ && r->whole) {
 			c->whole = false;
@@ -404,6 +432,11 @@ static uint64_t conn_patience(const struct conn *c, const struct req *r)
 	return t;
 }
 
+static bool late(uint64_t now, uint64_t since, uint64_t patience)
+{
+	return now > since && now - since > patience;
+}
+
 static void on_timer(struct loop_timer *t)
 {
 	struct conn *c = container_of(t, struct conn, timer);
@@ -411,12 +444,17 @@ static void on_timer(struct loop_timer *t)
 	struct req *r;
 
 	TAILQ_FOREACH(r, &c->flying, link) {
-		uint64_t since = max_u64(r->sent, c->last_answer);
-
-		if (now > since && now - since > conn_patience(c, r)) {
+		if (late(now, max_u64(r->sent, c->last_answer),
+			 conn_patience(c, r))) {
 			conn_break(c, "no answer");
 			return;
 		}
+	}
+	r = TAILQ_FIRST(&c->flying);
+	if (r && late(now, max_u64(r->sent, c->head_since),
+		      OVERTAKEN_PATIENCE * conn_patience(c, r))) {
+		conn_break(c, "one request is not answered");
+		return;
 	}
 	if (!TAILQ_EMPTY(&c->flying))
 		loop_timer_set(engine_loop(c->e), &c->timer,
@@ -472,14 +510,13 @@ static void open_done(struct work *w)
 	c->ops->opened(c, error); /* may free c */
 }
 
-void conn_open(struct conn *c)
+void conn_open(struct conn *c, uint64_t deadline)
 {
 	assert(c->state == CONN_DOWN);
 	c->state = CONN_OPENING;
 	atomic_store(&c->cancel, false);
 	memset(&c->new_caps, 0, sizeof(c->new_caps));
-	c->opts.deadline = loop_now(engine_loop(c->e)) +
-			   engine_config(c->e)->timeout_ms * NS_PER_MS;
+	c->opts.deadline = deadline;
 	c->opts.cancel = &c->cancel;
 	c->opts.want_extents = !c->opts.meta_context &&
 			       !engine_config(c->e)->no_extents;

@@ -33,8 +33,9 @@ struct conn {
 	unsigned in_flight;
 	uint64_t in_flight_bytes;
 	uint64_t last_answer;
-	bool ending; /* the export closes: do not reopen */
-	bool whole;  /* reads ask for one piece (DF) */
+	uint64_t head_since; /* the first of flying is the first */
+	bool ending;	     /* the export closes: do not reopen */
+	bool whole;	     /* reads ask for one piece (DF) */
 
 	/* for the helper thread, see above */
 	struct work work;
@@ -63,8 +64,9 @@ struct conn_ops {
 void conn_init(struct conn *c, struct export *x, struct engine *e,
 	       struct server *srv, const char *export_name,
 	       const struct conn_ops *ops);
-/* CONN_DOWN -> CONN_OPENING; ops->opened follows. */
-void conn_open(struct conn *c);
+/* CONN_DOWN -> CONN_OPENING; ops->opened follows, at the deadline at the
+ * latest (see connect.h). */
+void conn_open(struct conn *c, uint64_t deadline);
 /* CONN_DOWN -> CONN_READY with a handle that is ready. */
 int conn_adopt(struct conn *c, struct nbd_handle *nbd);
 /* Sends r. 0: ops->answered or ops->broken follows, not from inside this

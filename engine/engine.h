@@ -400,6 +400,7 @@ struct image_read {
 	unsigned asked;			/* waits for block status, at pos */
 	bool stepping;
 	bool exact;			/* a part of it is an error */
+	bool lost;			/* there was no server to ask */
 	int failed;			/* an error, and the first byte of the */
 	uint64_t bad;			/* piece that had it */
 	uint32_t grain;			/* longest piece to ask for */

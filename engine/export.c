@@ -21,6 +21,7 @@
 #define PIECES_IN_FLIGHT 16		/* of one request that was cut */
 #define BACKOFF_MIN (100 * NS_PER_MS)
 #define BACKOFF_MAX (5 * NS_PER_S)
+#define CONNECT_MIN (3 * NS_PER_S)	/* an attempt gets at least that */
 #define MAX_TRIES 8			/* a request that kills its server */
 #define MAX_STATUS_TRIES 2		/* one that nobody needs */
 #define DOUBT NS_PER_S			/* see on_answered() */
@@ -93,6 +94,12 @@ static void on_finish_task(struct loop_task *t)
 	}
 }
 
+static void fail_lost(struct export *x, struct req *r)
+{
+	r->lost = true;
+	finish_later(x, r, -EIO);
+}
+
 static void fail_list(struct export *x, struct req_list *list)
 {
 	struct req *r;
@@ -103,8 +110,9 @@ static void fail_list(struct export *x, struct req_list *list)
 			/* Its last piece will report it. */
 			r->next = r->offset + r->len;
 			r->error = -EIO;
+			r->lost = true;
 		} else {
-			finish_later(x, r, -EIO);
+			fail_lost(x, r);
 		}
 	}
 }
@@ -124,8 +132,10 @@ static void piece_answered(struct export *x, struct req *piece, int error)
 	bool unsent = r->next < r->offset + r->len;
 
 	TAILQ_INSERT_HEAD(&x->spare, piece, link);
-	if (error && !r->error)
+	if (error && !r->error) {
 		r->error = error;
+		r->lost = piece->lost;
+	}
 	r->pieces--;
 	if (r->error && unsent) {
 		/* No more of it: take it out of the queue. */
@@ -316,6 +326,19 @@ static unsigned count_state(const struct export *x, enum conn_state state)
 	return n;
 }
 
+/* Connecting must not take much longer than there is time to reconnect. */
+static void open_conn(struct export *x, struct conn *c)
+{
+	uint64_t now = loop_now(loop_of(x)), left;
+	uint64_t patience = config_of(x)->timeout_ms * NS_PER_MS;
+
+	if (x->retry_until) {
+		left = x->retry_until - min_u64(now, x->retry_until);
+		patience = min_u64(patience, max_u64(left, CONNECT_MIN));
+	}
+	conn_open(c, now + patience);
+}
+
 static struct conn *first_down(struct export *x)
 {
 	for (unsigned i = 0; i < x->nconns; i++)
@@ -340,7 +363,7 @@ static void connect_more(struct export *x)
 			return;
 	c = first_down(x);
 	if (c)
-		conn_open(c);
+		open_conn(x, c);
 }
 
 static void connect_first(struct export *x)
@@ -352,7 +375,7 @@ static void connect_first(struct export *x)
 		return;
 	c = first_down(x);
 	if (c)
-		conn_open(c);
+		open_conn(x, c);
 	/* else all are closing: on_closed() comes here again */
 }
 
@@ -459,6 +482,19 @@ static unsigned max_tries(const struct req *r)
 	return r->kind == REQ_STATUS ? MAX_STATUS_TRIES : MAX_TRIES;
 }
 
+/* A server that takes connections and never answers a request, or dies of
+ * it, must not keep that waiting for ever. */
+static bool hopeless(struct export *x, struct req *r)
+{
+	uint64_t now = loop_now(loop_of(x));
+
+	if (++r->tries == 1)
+		r->broken_at = now;
+	return x->aborted || r->tries >= max_tries(r) ||
+	       (r->tries > 1 &&
+		now - r->broken_at >= config_of(x)->reconnect_ms * NS_PER_MS);
+}
+
 static void on_broken(struct conn *c, struct req_list *list)
 {
 	struct export *x = c->x;
@@ -469,8 +505,8 @@ static void on_broken(struct conn *c, struct req_list *list)
 	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
 		TAILQ_REMOVE(list, r, link);
 		r->conn = NULL;
-		if (x->aborted || ++r->tries >= max_tries(r))
-			finish_later(x, r, -EIO);
+		if (hopeless(x, r))
+			fail_lost(x, r);
 		else
 			TAILQ_INSERT_HEAD(&x->queue, r, link);
 	}
@@ -529,12 +565,14 @@ void export_submit(struct export *x, struct req *r)
 	r->parent = NULL;
 	r->conn = NULL;
 	r->error = 0;
+	memset(&r->got, 0, sizeof(r->got));
+	r->lost = false;
 	r->tries = 0;
 	r->pieces = 0;
 	r->next = r->offset;
 	if (x->aborted || x->closed) {
 		r->cut = false;
-		finish_later(x, r, -EIO);
+		fail_lost(x, r);
 		return;
 	}
 	/* On a block of any server, advertised or not: nbdkit 1.32 dies of a
@@ -620,6 +658,9 @@ void export_free(struct export *x)
 	}
 	loop_timer_cancel(loop_of(x), &x->retry);
 	loop_timer_cancel(loop_of(x), &x->doubt_timer);
+	loop_task_cancel(loop_of(x), &x->finish_task);
+	for (unsigned i = 0; i < x->nconns; i++)
+		loop_task_cancel(loop_of(x), &x->conns[i].retire);
 	nbd_caps_clear(&x->caps);
 	free(x->conns);
 	free(x->name);

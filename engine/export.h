@@ -8,12 +8,14 @@
  * Threads    an export belongs to its engine's loop.
  * Errors     0 or -errno in `done`, never from export_submit(). A request
  *            that was in flight on a connection that broke is sent again on
- *            another until the reconnect time is over; then -EIO.
+ *            another until the reconnect time is over, however often it gets
+ *            that far; then -EIO.
  */
 #ifndef NBDFS_EXPORT_H
 #define NBDFS_EXPORT_H
 
 #include "connect.h"
+#include "cover.h"
 #include "engine.h"
 
 enum req_kind {
@@ -54,11 +56,16 @@ struct req {
 	uint64_t covered;		/* REQ_STATUS: told up to here, */
 	uint64_t heard;			/* answered up to here; between them */
 	bool part, part_zero, part_hole; /* a part of a block, all of it so */
+	struct cover got;		/* REQ_READ: answered so far; */
+	bool bad;			/* and wrongly */
 	struct req *parent;		/* of a piece of a larger one */
 	uint64_t next;			/* of a parent: what to split next */
 	unsigned pieces;		/* of a parent: pieces in flight */
 	int error;
+	bool lost;			/* failed for want of a connection: */
+					/* for `done` to look at */
 	unsigned tries;			/* connections that broke under it */
+	uint64_t broken_at;		/* when the first of them did */
 	bool cut;			/* this is a parent */
 	bool whole;			/* asked for in one piece */
 };

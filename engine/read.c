@@ -110,7 +110,8 @@ void chunks_taint(struct image *img, uint64_t start, uint64_t end)
 }
 
 static void piece_ready(struct read_piece *p, struct chunk *c);
-static void piece_failed(struct read_piece *p, bool direct, int error);
+static void piece_failed(struct read_piece *p, bool direct, bool lost,
+			 int error);
 
 static void smooth(uint64_t *avg, uint64_t sample)
 {
@@ -139,7 +140,7 @@ static void chunk_done(struct req *r, int error)
 		TAILQ_REMOVE(&c->waiters, p, link);
 		p->chunk = NULL;
 		if (error)
-			piece_failed(p, direct, error);
+			piece_failed(p, direct, r->lost, error);
 		else
 			piece_ready(p, c);
 	}
@@ -301,15 +302,18 @@ static bool add_direct(struct image_read *rd, struct read_piece *p,
 		       uint64_t end);
 
 /* What was read ahead failed: ask for just the piece, so that a bad sector
- * does not spoil its neighbours. */
-static void piece_failed(struct read_piece *p, bool direct, int error)
+ * does not spoil its neighbours. Where the server is gone (lost), that has
+ * nothing to do with sectors, and every further attempt takes its time. */
+static void piece_failed(struct read_piece *p, bool direct, bool lost,
+			 int error)
 {
 	struct image_read *rd = p->rd;
 	uint64_t bad = p->offset;
 
 	rd->pending--;
-	if (!direct && add_direct(rd, p, p->offset + p->len))
+	if (!direct && !lost && add_direct(rd, p, p->offset + p->len))
 		return;
+	rd->lost |= lost;
 	p->len = 0;
 	/* The result ends before the first byte that failed. */
 	if (!rd->failed || bad < rd->bad)
@@ -444,7 +448,7 @@ static bool read_narrow(struct image_read *rd)
 
 	while (rd->grain > least && rd->grain / 2 >= rd->len)
 		rd->grain /= 2;
-	if (rd->exact || rd->grain <= least)
+	if (rd->exact || rd->lost || rd->grain <= least)
 		return false;
 	if (!rd->own && !gather(rd))
 		return false;
@@ -522,6 +526,7 @@ void image_read(struct image_read *rd)
 	rd->own = NULL;
 	rd->stepping = false;
 	rd->failed = 0;
+	rd->lost = false;
 	rd->grain = (uint32_t)1 << 31;
 	rd->exact = rd->dst != NULL;
 	if (!range_inside(offset, len, rd->op.img->size)) {
