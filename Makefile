@@ -112,6 +112,7 @@ fs_src := $(wildcard fs/*.c)
 unit_src := $(wildcard tests/unit/check_*.c)
 helper_src := $(wildcard tests/helpers/*.c)
 fsrandom_src := $(wildcard tests/fsrandom/*.c)
+evilnbd_src := $(wildcard tests/evilnbd/*.c)
 fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 integration := $(sort $(wildcard tests/t/*.t))
 
@@ -122,6 +123,7 @@ copy_obj := $(call objects,$(copy_src))
 unit_obj := $(call objects,$(unit_src))
 helper_obj := $(call objects,$(helper_src))
 fsrandom_obj := $(call objects,$(fsrandom_src))
+evilnbd_obj := $(call objects,$(evilnbd_src))
 fuzz_obj := $(call objects,$(fuzz_src))
 
 libengine := $(BUILD)/libengine.a
@@ -133,6 +135,7 @@ unit_fs := $(patsubst %.o,%,$(filter $(BUILD)/tests/unit/check_fs_%,$(unit_obj))
 unit_engine := $(filter-out $(unit_fs),$(patsubst %.o,%,$(unit_obj)))
 units := $(unit_engine) $(unit_fs)
 fsrandom := $(if $(fsrandom_src),$(BUILD)/tests/helpers/fsrandom)
+evilnbd := $(if $(evilnbd_src),$(BUILD)/tests/helpers/evilnbd)
 helpers := $(patsubst %.o,%,$(helper_obj))
 # Helpers that show the engine alone.
 engine_helpers := $(filter %/nbdlist,$(helpers))
@@ -152,7 +155,7 @@ links := $(if $(filter build/release,$(BUILD)),$(programs))
 all: programs
 programs: $(program_files) $(links) $(if $(programs),,$(libengine))
 unit-programs: $(units)
-test-programs: programs $(units) $(helpers) $(fsrandom)
+test-programs: programs $(units) $(helpers) $(fsrandom) $(evilnbd)
 
 # --------------------------------------------------------------------- rules
 
@@ -166,7 +169,7 @@ endef
 $(BUILD)/flags: FORCE
 	$(call stamp,$(CC) $(base_cflags) $(CPPFLAGS) $(CFLAGS))
 $(BUILD)/files: FORCE
-	$(call stamp,$(engine_src) $(copy_src) $(fs_src) $(fsrandom_src) $(base_ldflags) $(LDFLAGS))
+	$(call stamp,$(engine_src) $(copy_src) $(fs_src) $(fsrandom_src) $(evilnbd_src) $(base_ldflags) $(LDFLAGS))
 
 define compile
 	$(say) CC $<
@@ -194,6 +197,8 @@ $(BUILD)/tests/helpers/%.o: tests/helpers/%.c $(BUILD)/flags
 	$(call compile,-Iengine $(if $(findstring nbdlist,$@),$(nbd_cflags)))
 $(BUILD)/tests/fsrandom/%.o: tests/fsrandom/%.c $(BUILD)/flags
 	$(call compile)
+$(BUILD)/tests/evilnbd/%.o: tests/evilnbd/%.c $(BUILD)/flags
+	$(call compile)
 $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(BUILD)/flags
 	$(call compile,-Iengine $(nbd_cflags))
 
@@ -216,6 +221,8 @@ $(engine_helpers): %: %.o $(libengine)
 	$(call link,$(nbd_libs))
 $(fsrandom): $(fsrandom_obj) $(BUILD)/files
 	$(call link)
+$(evilnbd): $(evilnbd_obj) $(BUILD)/files
+	$(call link)
 $(fuzzers): %: %.o $(libengine)
 	$(call link,-fsanitize=fuzzer $(nbd_libs))
 
@@ -223,7 +230,7 @@ $(links): %: $(BUILD)/%
 	@ln -sf $< $@
 
 -include $(patsubst %.o,%.d,$(engine_obj) $(fs_obj) $(copy_obj) $(unit_obj) \
-	$(helper_obj) $(fsrandom_obj) $(fuzz_obj))
+	$(helper_obj) $(fsrandom_obj) $(evilnbd_obj) $(fuzz_obj))
 
 # --------------------------------------------------------------------- tests
 
