@@ -12,9 +12,16 @@ requires fuse helper:interrupted nbdkit nbdkit-filter:delay \
 
 int=$NBDFS_HELPERS/interrupted
 
+_stopped()
+{
+	! cut -d')' -f2- "/proc/$SERVER_PID"/task/*/stat | grep -qv '^ T'
+}
+
+# Its threads stop one after the other.
 freeze()
 {
 	kill -STOP "$SERVER_PID"
+	wait_until 5 _stopped
 }
 
 thaw()
@@ -34,6 +41,7 @@ stuck()
 	local job result
 	rm -f "$T/fifo"
 	mkfifo "$T/fifo"
+	: >"$T/int.out"
 	timeout -k 1 30 "$int" "$@" <"$T/fifo" >"$T/int.out" 2>&1 &
 	job=$!
 	exec 7>"$T/fifo"
@@ -163,11 +171,13 @@ stop_server
 
 start_nbdkit memory 64M || bail "no server"
 mnt --timeout=3 "$URI" || bail "no mount"
-exec 8<>"$MNT/nbd"
+head -c 1 "$MNT/nbd" >/dev/null
 freeze
-dd if=/dev/zero bs=1M count=4 conv=notrunc status=none >&8 2>/dev/null &
+dd if=/dev/zero of="$MNT/nbd" bs=1M count=4 conv=notrunc status=none \
+	2>/dev/null &
 writer=$!
 sleep 0.3
+ok "! _gone $writer" "a writer waits for a frozen server"
 began=$SECONDS
 kill -TERM "$MNT_PID"
 ok "wait_until 20 _gone $MNT_PID" "SIGTERM ends it too, with an open file"
@@ -175,7 +185,6 @@ ok "[ $((SECONDS - began)) -le 12 ]" "soon ($((SECONDS - began)) s)"
 ok "! mounted '$MNT'" "and unmounts"
 ok "wait_until 3 _gone $writer" "and the writer does not hang"
 wait $writer
-exec 8>&-
 thaw
 
 done_testing
