@@ -7,7 +7,7 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 requires fuse helper:fileops nbdkit nbdkit-filter:log nbdkit-filter:nozero \
-	nbdkit-filter:noextents fallocate qemu-nbd
+	nbdkit-filter:noextents nbdkit-filter:delay fallocate
 
 ops=$NBDFS_HELPERS/fileops
 D=$T/disk
@@ -21,13 +21,20 @@ head -c 1M /dev/urandom | dd of="$T/sparse" bs=1M seek=1 conv=notrunc status=non
 head -c 512K /dev/urandom |
 	dd of="$T/sparse" bs=512K seek=10 conv=notrunc status=none
 
-# server FILTERS...: over old data, with a log.
+# server FILTER|PARAMETER...: over old data, with a log.
 server()
 {
+	local arg filters=() parameters=()
+	for arg; do
+		case $arg in
+		--*) filters+=("$arg") ;;
+		*) parameters+=("$arg") ;;
+		esac
+	done
 	cp --sparse=never "$T/old" "$D"
 	next_nbdkit
-	start_nbdkit --filter=log "$@" file "$D" logfile="$REQUESTS" ||
-		bail "nbdkit"
+	start_nbdkit --filter=log "${filters[@]}" file "$D" \
+		logfile="$REQUESTS" "${parameters[@]}" || bail "nbdkit"
 }
 
 # served MOUNT-OPTIONS...: mounted as $F.
@@ -192,6 +199,26 @@ dd if=/dev/zero of="$T/again" bs=2000003 count=1 seek=1000001 \
 	oflag=seek_bytes conv=notrunc status=none
 ok "cmp '$T/again' '$D'" "a punch is there when the program has ended"
 ended "at close"
+
+# A server that takes its time: what has been closed is there all the same.
+server --filter=delay wdelay=300ms delay-zero=300ms
+served
+cp "$T/old" "$T/want"
+run "$ops" "open:rw:$F" write:1M:64K:7 close
+ok "cmp -s -i 1048576:0 -n 65536 '$D' \
+	<(head -c 64K /dev/zero | tr '\0' '\7')" "close waits for writes"
+run "$ops" "open:rw:$F" map:2M:64K mapwrite:7 unmap close
+ok "cmp -s -i 2097152:0 -n 65536 '$D' \
+	<(head -c 64K /dev/zero | tr '\0' '\7')" "and for mapped pages"
+run_ok -n "punch on a slow server" fallocate -p -o 4M -l 1M "$F"
+ok "cmp -s -i 4194304:0 -n 1048576 '$D' /dev/zero" "and for a punch"
+run "$ops" "open:rw:$F" truncate:6M fsync
+ok "cmp -s -i 6291456:0 -n 2097152 '$D' /dev/zero" "fsync for a truncation"
+run truncate -s 5M "$F"
+ok "umnt '$MNT'" "unmounted with zeroes on their way"
+ok "cmp -s -i 5242880:0 -n 3145728 '$D' /dev/zero" \
+	"the end of nbdfs waits for those"
+stop_server
 
 # ------------------------------------------------------- with and without space
 
