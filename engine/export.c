@@ -57,6 +57,9 @@ struct export {
 
 	void (*closed)(void *arg);
 	void *closed_arg;
+	void (*drained)(void *arg);
+	void *drained_arg;
+	struct loop_task drain_task;
 	struct export_stats stats;
 };
 
@@ -137,6 +140,8 @@ static void piece_answered(struct export *x, struct req *piece, int error)
 		r->lost = piece->lost;
 	}
 	r->pieces--;
+	if (x->aborted && unsent && !r->error)
+		r->error = -EIO;
 	if (r->error && unsent) {
 		/* No more of it: take it out of the queue. */
 		if (!parked)
@@ -293,6 +298,8 @@ static void dispatch(struct export *x)
 	struct req *r;
 	int err;
 
+	if (x->drained)
+		loop_defer(loop_of(x), &x->drain_task);
 	if (x->dispatching || x->aborted)
 		return;
 	x->dispatching = true;
@@ -610,6 +617,18 @@ void export_adopt(struct export *x, struct nbd_handle *nbd,
 	conn_adopt(&x->conns[0], nbd);
 }
 
+static void on_drain_task(struct loop_task *t)
+{
+	struct export *x = container_of(t, struct export, drain_task);
+	void (*done)(void *arg) = x->drained;
+
+	for (unsigned i = 0; i < x->nconns; i++)
+		if (!TAILQ_EMPTY(&x->conns[i].flying))
+			return;
+	x->drained = NULL;
+	done(x->drained_arg);
+}
+
 struct export *export_new(struct engine *e, struct server *srv,
 			  const char *name, const char *context,
 			  const struct export_events *events, void *arg)
@@ -642,6 +661,7 @@ struct export *export_new(struct engine *e, struct server *srv,
 	TAILQ_INIT(&x->doubt);
 	x->doubt_timer.fire = on_doubt_timer;
 	x->finish_task.run = on_finish_task;
+	x->drain_task.run = on_drain_task;
 	x->retry.fire = on_retry;
 	return x;
 }
@@ -713,7 +733,7 @@ bool export_shrink_zero_limit(struct export *x, uint64_t len)
 	return true;
 }
 
-void export_abort(struct export *x)
+static void stop(struct export *x)
 {
 	struct req *r;
 
@@ -724,11 +744,24 @@ void export_abort(struct export *x)
 		finish_later(x, r, r->error);
 	}
 	fail_all(x);
-	for (unsigned i = 0; i < x->nconns; i++) {
+	for (unsigned i = 0; i < x->nconns; i++)
 		atomic_store(&x->conns[i].cancel, true);
+}
+
+void export_abort(struct export *x)
+{
+	stop(x);
+	for (unsigned i = 0; i < x->nconns; i++)
 		if (!TAILQ_EMPTY(&x->conns[i].flying))
 			conn_break(&x->conns[i], NULL);
-	}
+}
+
+void export_drain(struct export *x, void (*done)(void *arg), void *arg)
+{
+	x->drained = done;
+	x->drained_arg = arg;
+	stop(x);
+	loop_defer(loop_of(x), &x->drain_task);
 }
 
 void export_close(struct export *x, void (*done)(void *arg), void *arg)

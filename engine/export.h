@@ -107,6 +107,9 @@ const struct export_stats *export_stats(const struct export *x);
 void export_submit(struct export *x, struct req *r);
 /* Fails everything queued or in flight with -EIO from now on (shutdown). */
 void export_abort(struct export *x);
+/* The same for what is queued; `done` when nothing is in flight any more, on
+ * its own or by export_abort(). */
+void export_drain(struct export *x, void (*done)(void *arg), void *arg);
 /* Disconnects; `done` when all handles are closed. Nothing is in flight. */
 void export_close(struct export *x, void (*done)(void *arg), void *arg);
 

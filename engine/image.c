@@ -12,6 +12,7 @@
 
 /* Bounds the clean layer to about 60 MiB. */
 #define MAX_EXTENTS ((size_t)1250000)
+#define SHUT_PATIENCE (2 * NS_PER_S)
 
 /* ------------------------------------------------------------ requests */
 
@@ -433,15 +434,40 @@ static void on_shut_closed(void *arg)
 	image_unref(img);
 }
 
+static void shut_drained(void *arg)
+{
+	struct image *img = arg;
+
+	loop_timer_cancel(engine_loop(img->e), &img->shut_timer);
+	export_close(img->x, on_shut_closed, img);
+}
+
+static void shut_impatient(struct loop_timer *t)
+{
+	struct image *img = container_of(t, struct image, shut_timer);
+
+	export_abort(img->x);
+}
+
+/* Questions and reads may still be on their way. Nobody wants their answers,
+ * but there are servers that die of a client that is gone when they answer. */
+static void shut_drain(struct image *img)
+{
+	uint64_t limit = engine_config(img->e)->timeout_ms * NS_PER_MS;
+
+	img->shut_timer.fire = shut_impatient;
+	loop_timer_set(engine_loop(img->e), &img->shut_timer,
+		       min_u64(limit, SHUT_PATIENCE));
+	export_drain(img->x, shut_drained, img);
+}
+
 static void shut_synced(struct image_op *op, int error)
 {
 	struct image *img = op->img;
 
-	loop_timer_cancel(engine_loop(img->e), &img->shut_timer);
 	if (error && !img->shut_error)
 		img->shut_error = error;
-	export_abort(img->x);	/* reads and questions may be left */
-	export_close(img->x, on_shut_closed, img);
+	shut_drain(img);
 }
 
 static void shut_late(struct loop_timer *t)
@@ -474,8 +500,7 @@ void image_shutdown(struct image *img, void (*done)(void *arg, int error),
 		};
 		image_sync(&img->shut_sync);
 	} else {
-		export_abort(img->x);
-		export_close(img->x, on_shut_closed, img);
+		shut_drain(img);
 	}
 }
 
