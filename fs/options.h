@@ -35,8 +35,8 @@ struct fs_options {
 	gid_t gid;
 	mode_t umask;
 	char *meta_context; /* or NULL: engine.meta_context */
-	char *pidfile;	  /* or NULL */
-	char *mountpoint; /* as given; NULL with help and so on */
+	char *pidfile;	    /* or NULL */
+	char *mountpoint;   /* as given; NULL with help and so on */
 	struct fs_source *sources;
 	size_t nsources;
 	char *mount_opts;  /* for libfuse: comma-separated, escaped */
