@@ -84,6 +84,11 @@ static int take_standard(struct local *l, int fd, struct error *err)
 {
 	int r;
 
+	if (l->write && isatty(fd)) {
+		error_set(err, "%s: a terminal is no place for a disk",
+			  l->name);
+		return -EINVAL;
+	}
 	l->standard = true;
 	l->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (l->fd < 0)
