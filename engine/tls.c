@@ -13,10 +13,16 @@
 
 bool tls_version_checks(const char *version)
 {
-	unsigned major, minor, patch;
+	unsigned long major, minor, patch;
+	char *end;
 
-	if (sscanf(version, "%u.%u.%u", &major, &minor, &patch) != 3)
+	major = strtoul(version, &end, 10);
+	if (*end != '.')
 		return false;
+	minor = strtoul(end + 1, &end, 10);
+	if (*end != '.')
+		return false;
+	patch = strtoul(end + 1, &end, 10);
 	if (major != 1)
 		return major > 1;
 	if (minor == 18)

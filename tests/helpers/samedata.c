@@ -99,7 +99,7 @@ static int compare(const struct side *a, const struct side *b)
 			err = read_all(b, count, at);
 		if (err)
 			return err;
-		if (memcmp(a->data, b->data, count)) {
+		if (memcmp(a->data, b->data, count) != 0) {
 			say_difference(a, b, count, at);
 			return 1;
 		}

@@ -28,7 +28,7 @@ MNT_A=$MNT
 traced()
 {
 	rm -f trace.*
-	ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 LSAN_OPTIONS= \
+	ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 LSAN_OPTIONS="" \
 		timeout -k 5 60 strace -ff -qq -s 0 -o trace \
 		-e trace=copy_file_range,pread64,preadv2,pwrite64,fallocate \
 		"$copy" "$@" 2>err
@@ -47,7 +47,7 @@ like "$(<json)" '"bytes_written": 8388608' "and says so"
 ok "cmp disks/a disks/b" "and at the server"
 
 rm -f trace.*
-ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 LSAN_OPTIONS= \
+ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 LSAN_OPTIONS="" \
 	strace -ff -qq -o trace -e inject=copy_file_range:error=EXDEV \
 	-e trace=copy_file_range "$copy" "$MNT/a" "$MNT/c" 2>err
 is $? 0 "where the kernel cannot" || sed 's/^/# /' err
