@@ -67,6 +67,12 @@ cat >"$T/inside" <<'EOF'
 set -e
 T=$1 URI=$2 ID=$3 NBDFS=$4
 export NBDFS_TEST_DIR=$T
+# A namespace has copies of all mounts, which would keep those of other tests
+# from ending.
+awk '/ - fuse[^ ]* / { print $5 }' /proc/self/mountinfo |
+	while read -r mount; do
+		umount -l "$mount" || :
+	done
 mount --bind "$T/dev/fuse" /dev/fuse
 cat >"$T/user" <<'EOI'
 set -e
