@@ -47,7 +47,7 @@ struct cli {
 	struct log log;
 	/* The last error that the engine told, for the one line at the end. */
 	pthread_mutex_t lock;
-	char reason[512];		/* lock, while there are threads */
+	char reason[512]; /* lock, while there are threads */
 };
 
 enum cli_status { CLI_OK, CLI_FAILED, CLI_USAGE };

@@ -9,7 +9,7 @@ struct image_dev {
 	struct blockdev dev;
 	struct handle *h;
 	char *name;
-	bool lost;			/* what was written may be gone */
+	bool lost; /* what was written may be gone */
 };
 
 static struct image_dev *to_image(struct blockdev *dev)

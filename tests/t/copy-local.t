@@ -27,7 +27,7 @@ traced()
 	[ -z "$INJECT" ] || inject=(-e "inject=$INJECT")
 	rm -f trace.*
 	# Leaks cannot be looked for under strace.
-	ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 LSAN_OPTIONS= \
+	ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 LSAN_OPTIONS='' \
 		timeout -k 5 60 strace -ff -y -qq -s 0 -o trace "${inject[@]}" \
 		"$copy" "$@" 2>err
 	STATUS=$?
