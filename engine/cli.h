@@ -32,7 +32,7 @@
 
 struct cli {
 	bool allocated, dest_is_zero, flush, no_extents, synchronous;
-	bool verify, json, verbose;
+	bool verify, json, verbose, map;
 	bool help, version, dump;
 	char *dirty; /* the context of --dirty, or NULL */
 	bool progress;
@@ -181,6 +181,9 @@ struct watch {
 void watch_start(struct watch *w);
 void watch_compare(struct watch *w); /* the second pass begins */
 void watch_end(struct watch *w, bool ok);
+
+/* cli_map.c: --map, instead of a copy. Returns the exit status. */
+int cli_map(struct cli *cli);
 
 /* cli_run.c: everything after the options. Returns the exit status. */
 int cli_run(struct cli *cli);

@@ -121,7 +121,8 @@ static void make_config(const struct end *e, struct engine_config *cfg)
 	} else {
 		cfg->read_only = true;
 		/* Read through, and found again among the data. */
-		if (!cli->sparse_set || cli->sparse || cli->allocated)
+		if (!cli->map &&
+		    (!cli->sparse_set || cli->sparse || cli->allocated))
 			cfg->min_hole = COPY_SMALL_HOLE;
 		cfg->extent_timeout_ms = EXTENT_TIMEOUT_MS;
 		cfg->no_extents = cli->no_extents;

@@ -41,6 +41,10 @@ const struct opt cli_table[] = {
 	{ .name = "json",
 	  .kind = OPT_FLAG,
 	  .help = "print a summary for programs" },
+	{ .name = "map",
+	  .kind = OPT_FLAG,
+	  .help = "no copy: show where the source has data and holes; with "
+		  "--json for programs" },
 	{ .name = "no-extents",
 	  .kind = OPT_FLAG,
 	  .help = "do not ask the source for its holes, read everything" },
@@ -213,6 +217,7 @@ static int set_option(void *arg, const struct opt_value *v, struct error *err)
 		{ "destination-is-zero", &cli->dest_is_zero },
 		{ "flush", &cli->flush },
 		{ "json", &cli->json },
+		{ "map", &cli->map },
 		{ "no-extents", &cli->no_extents },
 		{ "synchronous", &cli->synchronous },
 		{ "verbose", &cli->verbose },
@@ -232,8 +237,32 @@ static int set_option(void *arg, const struct opt_value *v, struct error *err)
 	return set_value(cli, v, err);
 }
 
+static int check_source(const struct cli *cli, struct error *err)
+{
+	if (!cli->source->word || strcmp(cli->source->word, "null:") != 0)
+		return 0;
+	error_set(err, "null: can only be the destination");
+	return -EINVAL;
+}
+
+static int check_map(struct cli *cli, struct error *err)
+{
+	if (cli->operands.count != 1) {
+		error_set(err, "--map takes a source, and nothing else");
+		return -EINVAL;
+	}
+	if (cli->verify) {
+		error_set(err, "--map and --verify exclude each other");
+		return -EINVAL;
+	}
+	cli->source = &cli->operands.list[0];
+	return check_source(cli, err);
+}
+
 static int check_operands(struct cli *cli, struct error *err)
 {
+	if (cli->map)
+		return check_map(cli, err);
 	if (cli->operands.count != 2) {
 		error_set(err, "%s",
 			  cli->operands.count < 2 ?
@@ -244,10 +273,8 @@ static int check_operands(struct cli *cli, struct error *err)
 	}
 	cli->source = &cli->operands.list[0];
 	cli->dest = &cli->operands.list[1];
-	if (cli->source->word && strcmp(cli->source->word, "null:") == 0) {
-		error_set(err, "null: can only be the destination");
+	if (check_source(cli, err) < 0)
 		return -EINVAL;
-	}
 	if (cli->verify && cli->dest->word &&
 	    strcmp(cli->dest->word, "null:") == 0) {
 		error_set(err, "--verify: null: cannot be read back");
@@ -298,6 +325,7 @@ void cli_options_free(struct cli *cli)
 void cli_help(FILE *out)
 {
 	fputs("Usage: " PROGRAM " [OPTIONS] SOURCE DESTINATION\n"
+	      "       " PROGRAM " --map [--json] SOURCE\n"
 	      "Copies between NBD servers, files, block devices and pipes.\n"
 	      "\n"
 	      "SOURCE and DESTINATION are each one of\n"

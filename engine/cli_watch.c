@@ -65,7 +65,9 @@ void watch_compare(struct watch *w)
 
 static void say_interrupted(struct watch *w)
 {
-	const char *verb = w->comparing ? "compared" : "copied";
+	const char *verb = w->comparing ? "compared" :
+			   w->cli->map	? "looked at" :
+					  "copied";
 	char done[24], total[24];
 
 	format_size(w->finished(w->arg), done, sizeof(done));
