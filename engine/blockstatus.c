@@ -17,11 +17,11 @@
 
 #define SCAN_REQUESTS 1024
 #define SEEK_BUDGET (2 * NS_PER_S)
-#define ASK_TRIES 3		/* then it counts as data */
-#define READ_WAIT NS_PER_S	/* then a read goes on without an answer */
+#define ASK_TRIES 3	   /* then it counts as data */
+#define READ_WAIT NS_PER_S /* then a read goes on without an answer */
 #define ASK_TICK (100 * NS_PER_MS)
-#define UNSURE 4096		/* bytes that count as data, for all that is
-				 * known when a budget is spent */
+/* Bytes that count as data, for all that is known, when a budget is spent. */
+#define UNSURE 4096
 
 static uint32_t stamp_now(const struct image *img)
 {
@@ -202,11 +202,11 @@ static void ask(struct question *q, uint64_t pos, uint64_t len, unsigned flags)
 	q->req.flags = flags;
 	q->req.offset = align_down(pos, img->min_block);
 	q->req.len = img->size - q->req.offset;
-	q->req.extent = on_extent;
 	if (len < q->req.len)
 		q->req.len =
 			min_u64(q->req.len, align_up(pos - q->req.offset + len,
 						     img->min_block));
+	q->req.extent = on_extent;
 	q->req.done = on_answer;
 	q->req.covered = q->req.offset;
 	taint_by_flight(q);
@@ -356,8 +356,7 @@ static bool waited_enough(const struct image *img, struct image_op *op)
 	if (op->kind == OP_READ)
 		return now - op->parked >= READ_WAIT;
 	if (op->kind == OP_SEEK) {
-		struct image_seek *s =
-			container_of(op, struct image_seek, op);
+		struct image_seek *s = container_of(op, struct image_seek, op);
 
 		return s->whence == SEEK_DATA && now - s->began > SEEK_BUDGET;
 	}

@@ -46,7 +46,7 @@ enum log_level { LOG_LVL_ERROR, LOG_LVL_WARN, LOG_LVL_INFO, LOG_LVL_DEBUG };
 /* Where messages go. `sink` gets one complete line without newline and may be
  * called from any thread; it must not call back into the engine. */
 struct log {
-	enum log_level level;		/* what is above is dropped */
+	enum log_level level; /* what is above is dropped */
 	void (*sink)(void *arg, enum log_level level, const char *line);
 	void *arg;
 };
@@ -62,7 +62,7 @@ void log_vmsg(const struct log *log, enum log_level level, const char *fmt,
  * and posted work. */
 struct loop;
 
-struct loop *loop_new(void);		/* NULL: errno says why */
+struct loop *loop_new(void); /* NULL: errno says why */
 void loop_free(struct loop *loop);
 /* Runs until loop_stop(). Returns 0, or -errno where epoll itself failed. */
 int loop_run(struct loop *loop);
@@ -76,7 +76,7 @@ struct loop_watch {
 	int fd;
 	/* events: the EPOLLIN/EPOLLOUT/EPOLLERR/EPOLLHUP bits that hold */
 	void (*ready)(struct loop_watch *w, uint32_t events);
-	uint32_t events;		/* loop's: what is asked for now */
+	uint32_t events; /* loop's: what is asked for now */
 };
 
 /* EPOLLERR and EPOLLHUP are always reported, asked for or not. */
@@ -90,9 +90,9 @@ void loop_watch_del(struct loop *loop, struct loop_watch *w);
 /* A one-shot timer. Embed it, zeroed; fill fire. */
 struct loop_timer {
 	void (*fire)(struct loop_timer *t);
-	TAILQ_ENTRY(loop_timer) link;	/* loop's */
-	uint64_t when;			/* loop's */
-	bool armed;			/* loop's; others may read */
+	TAILQ_ENTRY(loop_timer) link; /* loop's */
+	uint64_t when;		      /* loop's */
+	bool armed;		      /* loop's; others may read */
 };
 
 /* (Re)arms: fires once, `delay` ns from now or a little later, never from
@@ -103,8 +103,8 @@ void loop_timer_cancel(struct loop *loop, struct loop_timer *t);
 /* A piece of work for the loop. Embed it, zeroed; fill run. */
 struct loop_task {
 	void (*run)(struct loop_task *task);
-	STAILQ_ENTRY(loop_task) link;	/* loop's */
-	bool queued;			/* loop's */
+	STAILQ_ENTRY(loop_task) link; /* loop's */
+	bool queued;		      /* loop's */
 };
 
 /* Runs the task once, soon, from the loop and not from inside this call.
@@ -122,9 +122,9 @@ void loop_task_cancel(struct loop *loop, struct loop_task *task);
 struct workers;
 
 struct work {
-	void (*fn)(struct work *w);	/* runs on a helper thread */
-	void (*done)(struct work *w);	/* then, on the loop's thread */
-	STAILQ_ENTRY(work) link;	/* workers' */
+	void (*fn)(struct work *w);   /* runs on a helper thread */
+	void (*done)(struct work *w); /* then, on the loop's thread */
+	STAILQ_ENTRY(work) link;      /* workers' */
 };
 
 struct workers *workers_new(struct loop *loop, unsigned max);
@@ -140,25 +140,25 @@ void workers_free(struct workers *workers);
  * One thread at a time: it belongs to the loop of its pool. */
 struct buf {
 	uint8_t *data;
-	size_t size;			/* usable bytes at data */
+	size_t size; /* usable bytes at data */
 	unsigned refs;
 	struct pool *pool;
-	LIST_ENTRY(buf) link;		/* pool's: free ones of one class */
-	TAILQ_ENTRY(buf) age;		/* pool's: all free ones */
+	LIST_ENTRY(buf) link; /* pool's: free ones of one class */
+	TAILQ_ENTRY(buf) age; /* pool's: all free ones */
 };
 
 struct pool;
 
 /* Keeps at most `idle` bytes of free buffers for reuse, the ones used last. */
 struct pool *pool_new(uint64_t idle);
-void pool_free(struct pool *pool);	/* all buffers must be back */
+void pool_free(struct pool *pool); /* all buffers must be back */
 /* A buffer of at least `size` bytes, refs 1; NULL without memory. Sizes are
  * rounded up to a class (powers of two from 4 KiB to 64 KiB, then multiples
  * of 64 KiB), so that buffers can be reused. */
 struct buf *buf_get(struct pool *pool, size_t size);
 struct buf *buf_ref(struct buf *buf);
-void buf_put(struct buf *buf);		/* NULL is allowed */
-uint64_t pool_in_use(const struct pool *pool);	/* bytes handed out */
+void buf_put(struct buf *buf);		       /* NULL is allowed */
+uint64_t pool_in_use(const struct pool *pool); /* bytes handed out */
 
 /* A megabyte of zeroes that nobody writes to, shared by all. */
 #define ZERO_BLOCK_SIZE ((size_t)1 << 20)
@@ -175,24 +175,24 @@ bool is_zero(const void *data, size_t len);
 /* What all images on one loop share. */
 struct engine_config {
 	struct log log;
-	unsigned connections;	/* per export, at most; 1 to 64 */
-	unsigned requests;	/* in flight per connection, at most */
-	uint64_t read_ahead;	/* bytes per open file, at most; 0: none */
-	uint64_t write_behind;	/* bytes per export, at most; 0: none */
-	unsigned timeout_ms;	/* an answer later than this: lost */
-	unsigned reconnect_ms;	/* how long lost connections are retried */
+	unsigned connections;	    /* per export, at most; 1 to 64 */
+	unsigned requests;	    /* in flight per connection, at most */
+	uint64_t read_ahead;	    /* bytes per open file, at most; 0: none */
+	uint64_t write_behind;	    /* bytes per export, at most; 0: none */
+	unsigned timeout_ms;	    /* an answer later than this: lost */
+	unsigned reconnect_ms;	    /* how long lost connections are retried */
 	unsigned extent_timeout_ms; /* how long a clean zero is believed */
-	unsigned list_timeout_ms; /* how long a server's list is believed */
-	uint64_t min_hole;	/* shorter holes are data to seek and reads */
-	bool read_only;		/* never writes; says so to the server */
-	bool detect_zeroes;	/* zero blocks in writes become zeroes */
-	bool no_extents;	/* never asks for block status */
+	unsigned list_timeout_ms;   /* how long a server's list is believed */
+	uint64_t min_hole;  /* shorter holes are data to seek and reads */
+	bool read_only;	    /* never writes; says so to the server */
+	bool detect_zeroes; /* zero blocks in writes become zeroes */
+	bool no_extents;    /* never asks for block status */
 	/* A bitmap: "qemu:dirty-bitmap:NAME", or NULL; the caller's. Exports
 	 * that have it are listed a second time: see image_marked(). */
 	const char *meta_context;
-	bool only_marked;	/* and only so */
-	bool no_flush;		/* only image_sync() makes stable, no close */
-	bool no_scan;		/* no block status that nobody asked for */
+	bool only_marked; /* and only so */
+	bool no_flush;	  /* only image_sync() makes stable, no close */
+	bool no_scan;	  /* no block status that nobody asked for */
 };
 
 void engine_config_defaults(struct engine_config *cfg);
@@ -216,8 +216,7 @@ struct image;
 
 struct catalog *catalog_new(struct engine *e);
 /* Adds an operand: URI or NAME=URI. Checks the form, does not connect. */
-int catalog_add_uri(struct catalog *c, const char *operand,
-		    struct error *err);
+int catalog_add_uri(struct catalog *c, const char *operand, struct error *err);
 /* Adds a server to be run by socket activation; argv ends with NULL and is
  * copied. The server starts in catalog_load(), as a child of the caller; it is
  * told to end when the thread that called that ends. */
@@ -252,8 +251,8 @@ size_t catalog_count(const struct catalog *c);
 /* Writes, zeroes, flushes and disconnects everything, at the latest after
  * --timeout; then ends subprocess servers, which have some seconds to go;
  * then `done`, with the first error. Once. */
-void catalog_shutdown(struct catalog *c,
-		      void (*done)(void *arg, int error), void *arg);
+void catalog_shutdown(struct catalog *c, void (*done)(void *arg, int error),
+		      void *arg);
 /* After that, or where the loop has never run. */
 void catalog_free(struct catalog *c);
 
@@ -265,8 +264,8 @@ struct image;
 
 struct image *image_ref(struct image *img);
 void image_unref(struct image *img);
-const char *image_name(const struct image *img);   /* the file name */
-const char *image_export(const struct image *img); /* the export name */
+const char *image_name(const struct image *img);	/* the file name */
+const char *image_export(const struct image *img);	/* the export name */
 const char *image_description(const struct image *img); /* "" if none */
 uint64_t image_size(const struct image *img);
 /* True if it is what a bitmap marks in an export: the bytes are the export's,
@@ -280,14 +279,14 @@ uint64_t image_blocks(const struct image *img);
 
 /* Counters since the mount, for people. */
 struct image_stats {
-	uint64_t reads, read_bytes;	/* sent to the server */
+	uint64_t reads, read_bytes; /* sent to the server */
 	uint64_t writes, write_bytes;
 	uint64_t zeroes, zero_bytes;
 	uint64_t statuses, flushes;
-	uint64_t hits, hit_bytes;	/* reads answered from read-ahead */
-	uint64_t hole_bytes;		/* reads answered from extents */
+	uint64_t hits, hit_bytes; /* reads answered from read-ahead */
+	uint64_t hole_bytes;	  /* reads answered from extents */
 	uint64_t reconnects, errors;
-	uint64_t zero_skipped_bytes;	/* zeroes not sent: were already */
+	uint64_t zero_skipped_bytes; /* zeroes not sent: were already */
 };
 void image_get_stats(const struct image *img, struct image_stats *st);
 
@@ -296,7 +295,7 @@ struct image_info {
 	uint32_t min_block, pref_block, max_block; /* effective, never 0 */
 	bool can_multi_conn, can_flush, can_fua, can_zero, can_fast_zero;
 	bool can_trim, can_status, is_rotational;
-	unsigned connections;			/* open now */
+	unsigned connections; /* open now */
 };
 void image_get_info(const struct image *img, struct image_info *info);
 /* "rw,flush,fua,...": cut where it does not fit. */
@@ -317,18 +316,18 @@ void image_get_map(const struct image *img, struct image_map *map);
 struct handle;
 
 enum {
-	OPEN_WRITE = 1,		/* may write; deferred errors are kept */
+	OPEN_WRITE = 1, /* may write; deferred errors are kept */
 	OPEN_NO_READAHEAD = 2,
 };
 
 struct open_req {
 	struct image *img;
 	unsigned flags;
-	struct handle *handle;			/* result */
+	struct handle *handle; /* result */
 	void (*done)(struct open_req *r, int error);
-	struct error err;			/* why it failed */
-	TAILQ_ENTRY(open_req) link;		/* image's */
-	struct loop_task task;			/* image's */
+	struct error err;	    /* why it failed */
+	TAILQ_ENTRY(open_req) link; /* image's */
+	struct loop_task task;	    /* image's */
 };
 
 /* Opens: connects if need be, drops clean extents and unread read-ahead
@@ -352,12 +351,12 @@ bool handle_wrote(const struct handle *h);
 struct image_op {
 	void (*done)(struct image_op *op, int error);
 	struct handle *h;
-	void *user;			/* the caller's */
+	void *user; /* the caller's */
 	/* image's own */
 	struct image *img;
-	TAILQ_ENTRY(image_op) link;	/* of the list it waits on, */
-	struct op_list *on;		/* this one; NULL: on none */
-	uint64_t parked;		/* since when */
+	TAILQ_ENTRY(image_op) link; /* of the list it waits on, */
+	struct op_list *on;	    /* this one; NULL: on none */
+	uint64_t parked;	    /* since when */
 	struct loop_task task;
 	uint8_t kind, state;
 	int error;
@@ -387,31 +386,31 @@ struct image_read {
 	/* image's own */
 	struct read_piece {
 		struct image_read *rd;
-		struct chunk *chunk;	/* what is waited for, or NULL */
-		struct buf *buf;	/* what iov points into, or NULL */
-		uint64_t offset;	/* in the image */
+		struct chunk *chunk; /* what is waited for, or NULL */
+		struct buf *buf;     /* what iov points into, or NULL */
+		uint64_t offset;     /* in the image */
 		uint32_t len;
 		TAILQ_ENTRY(read_piece) link;
 	} piece[READ_MAX_IOV];
 	int npieces;
-	unsigned pending;		/* pieces that wait for a chunk */
-	uint64_t pos;			/* up to here, pieces exist */
-	struct buf *own;		/* gathers where pieces are too many */
-	unsigned asked;			/* waits for block status, at pos */
+	unsigned pending; /* pieces that wait for a chunk */
+	uint64_t pos;	  /* up to here, pieces exist */
+	struct buf *own;  /* gathers where pieces are too many */
+	unsigned asked;	  /* waits for block status, at pos */
 	bool stepping;
-	bool exact;			/* a part of it is an error */
-	bool lost;			/* there was no server to ask */
-	int failed;			/* an error, and the first byte of the */
-	uint64_t bad;			/* piece that had it */
-	uint32_t grain;			/* longest piece to ask for */
+	bool exact;	/* a part of it is an error */
+	bool lost;	/* there was no server to ask */
+	int failed;	/* an error, and the first byte of the */
+	uint64_t bad;	/* piece that had it */
+	uint32_t grain; /* longest piece to ask for */
 };
 void image_read(struct image_read *rd);
 void image_read_release(struct image_read *rd);
 
 enum {
-	SYNC_DRAIN = 0,		/* queued writes and zeroes sent, answered */
-	SYNC_FLUSH = 1,		/* and NBD FLUSH, if anything needs one */
-	SYNC_NO_ZEROES = 2,	/* leave pending zeroes pending */
+	SYNC_DRAIN = 0,	    /* queued writes and zeroes sent, answered */
+	SYNC_FLUSH = 1,	    /* and NBD FLUSH, if anything needs one */
+	SYNC_NO_ZEROES = 2, /* leave pending zeroes pending */
 };
 
 /* Writes out. `error` is that of this drain or flush itself; the deferred
@@ -419,14 +418,14 @@ enum {
 struct image_sync {
 	struct image_op op;
 	unsigned flags;
-	uint64_t epoch;			/* image's own */
-	struct flush *flush;		/* image's own */
+	uint64_t epoch;	     /* image's own */
+	struct flush *flush; /* image's own */
 };
 void image_sync(struct image_sync *s);
 
 enum {
-	WRITE_DIRECT = 1,	/* reply only after the server has answered */
-	WRITE_SYNC = 2,		/* and it is on stable storage */
+	WRITE_DIRECT = 1, /* reply only after the server has answered */
+	WRITE_SYNC = 2,	  /* and it is on stable storage */
 };
 
 /* Write len bytes at data, inside the image. `buf` holds data; the image
@@ -442,16 +441,16 @@ struct image_write {
 	struct buf *buf;
 	/* image's own */
 	struct wop *wop;
-	bool own;			/* buf is a copy of ours */
+	bool own; /* buf is a copy of ours */
 	struct image_sync sync;
 };
 void image_write(struct image_write *w);
 
 enum {
-	ZERO_NO_HOLE = 1,	/* keep the space (WRITE_ZEROES with NO_HOLE) */
-	ZERO_WAIT = 2,		/* reply only after the server has it */
-	ZERO_SYNC = 4,		/* and it is on stable storage */
-	ZERO_HOLE_HINT = 8,	/* a punch: space should be given back */
+	ZERO_NO_HOLE = 1,   /* keep the space (WRITE_ZEROES with NO_HOLE) */
+	ZERO_WAIT = 2,	    /* reply only after the server has it */
+	ZERO_SYNC = 4,	    /* and it is on stable storage */
+	ZERO_HOLE_HINT = 8, /* a punch: space should be given back */
 };
 
 /* From now on [offset, offset + len) reads as zero; sent late. */
@@ -459,7 +458,7 @@ struct image_zero {
 	struct image_op op;
 	uint64_t offset, len;
 	unsigned flags;
-	struct image_sync sync;		/* image's own */
+	struct image_sync sync; /* image's own */
 };
 void image_zero(struct image_zero *z);
 
@@ -487,7 +486,7 @@ struct image_extent {
 	bool strict;
 	uint64_t len;
 	bool zero, hole;
-	unsigned asked;			/* image's own */
+	unsigned asked; /* image's own */
 };
 void image_extent(struct image_extent *x);
 

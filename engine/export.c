@@ -16,18 +16,20 @@
 #include "conn.h"
 #include "util.h"
 
-#define ZERO_LIMIT GiB			/* NBD lengths are 32 bits; some servers
+#define ZERO_LIMIT \
+	GiB		    /* NBD lengths are 32 bits; some servers
 					 * fail above 2 GiB */
-#define PIECES_IN_FLIGHT 16		/* of one request that was cut */
+#define PIECES_IN_FLIGHT 16 /* of one request that was cut */
 #define BACKOFF_MIN (100 * NS_PER_MS)
 #define BACKOFF_MAX (5 * NS_PER_S)
-#define CONNECT_MIN (3 * NS_PER_S)	/* an attempt gets at least that */
-#define MAX_TRIES 8			/* a request that kills its server */
-#define MAX_STATUS_TRIES 2		/* one that nobody needs */
-#define DOUBT NS_PER_S			/* see on_answered() */
-#define BUSY 4				/* in flight on each: connect another */
+#define CONNECT_MIN (3 * NS_PER_S) /* an attempt gets at least that */
+#define MAX_TRIES 8		   /* a request that kills its server */
+#define MAX_STATUS_TRIES 2	   /* one that nobody needs */
+#define DOUBT NS_PER_S		   /* see on_answered() */
+#define BUSY 4			   /* in flight on each: connect another */
 
-struct export {
+struct export
+{
 	struct engine *e;
 	struct server *srv;
 	char *name;
@@ -42,15 +44,15 @@ struct export {
 	struct conn *conns;
 	unsigned nconns;
 	struct req_list queue, background, finished;
-	struct req_list spare;		/* pieces to be used again */
-	struct req_list doubt;		/* sent twice, answered once */
+	struct req_list spare; /* pieces to be used again */
+	struct req_list doubt; /* sent twice, answered once */
 	struct loop_timer doubt_timer;
 	struct loop_task finish_task;
 
-	struct loop_timer retry;	/* the next attempt to connect */
-	uint64_t retry_until;		/* 0: no phase of retrying runs */
+	struct loop_timer retry; /* the next attempt to connect */
+	uint64_t retry_until;	 /* 0: no phase of retrying runs */
 	uint64_t backoff;
-	uint64_t no_more_until;		/* an additional connection failed */
+	uint64_t no_more_until; /* an additional connection failed */
 	uint64_t last_failure;
 	bool want_open, broken, aborted, changed;
 	bool dispatching;
@@ -256,9 +258,9 @@ static struct req *cut_piece(struct export *x, struct req *r)
 	piece->flags = r->flags;
 	piece->parent = r;
 	piece->offset = r->next;
-	piece->len = request_cut(r->next, end, req_limit(x, r),
-				 x->caps.pref_block) -
-		     r->next;
+	piece->len =
+		request_cut(r->next, end, req_limit(x, r), x->caps.pref_block) -
+		r->next;
 	if (r->data)
 		piece->data = r->data + (r->next - r->offset);
 	r->next += piece->len;

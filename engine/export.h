@@ -29,8 +29,8 @@ enum req_kind {
 enum {
 	REQ_FUA = 1,
 	REQ_NO_HOLE = 2,
-	REQ_FAST = 4,		/* REQ_ZERO: -ENOTSUP rather than slow */
-	REQ_BACKGROUND = 8,	/* behind everything else */
+	REQ_FAST = 4,	    /* REQ_ZERO: -ENOTSUP rather than slow */
+	REQ_BACKGROUND = 8, /* behind everything else */
 };
 
 struct conn;
@@ -39,35 +39,35 @@ struct export;
 struct req {
 	enum req_kind kind;
 	unsigned flags;
-	uint64_t offset, len;	/* aligned to min_block; end may be the size */
-	uint8_t *data;		/* REQ_READ, REQ_WRITE */
+	uint64_t offset, len; /* aligned to min_block; end may be the size */
+	uint8_t *data;	      /* REQ_READ, REQ_WRITE */
 	/* REQ_STATUS: each run in order, from `offset` on, checked: progress
 	 * is certain and nothing lies beyond the size. Must not submit. */
-	void (*extent)(struct req *r, uint64_t start, uint64_t end,
-		       bool zero, bool hole);
+	void (*extent)(struct req *r, uint64_t start, uint64_t end, bool zero,
+		       bool hole);
 	void (*done)(struct req *r, int error);
 
 	/* the export's own */
-	TAILQ_ENTRY(req) link;		/* queue, or in flight on conn */
-	STAILQ_ENTRY(req) done_link;	/* conn's list of completed */
+	TAILQ_ENTRY(req) link;	     /* queue, or in flight on conn */
+	STAILQ_ENTRY(req) done_link; /* conn's list of completed */
 	struct conn *conn;
 	int64_t cookie;
-	uint64_t sent;			/* when */
-	uint64_t covered;		/* REQ_STATUS: told up to here, */
-	uint64_t heard;			/* answered up to here; between them */
+	uint64_t sent;			 /* when */
+	uint64_t covered;		 /* REQ_STATUS: told up to here, */
+	uint64_t heard;			 /* answered up to here; between them */
 	bool part, part_zero, part_hole; /* a part of a block, all of it so */
-	struct cover got;		/* REQ_READ: answered so far; */
-	bool bad;			/* and wrongly */
-	struct req *parent;		/* of a piece of a larger one */
-	uint64_t next;			/* of a parent: what to split next */
-	unsigned pieces;		/* of a parent: pieces in flight */
+	struct cover got;		 /* REQ_READ: answered so far; */
+	bool bad;			 /* and wrongly */
+	struct req *parent;		 /* of a piece of a larger one */
+	uint64_t next;			 /* of a parent: what to split next */
+	unsigned pieces;		 /* of a parent: pieces in flight */
 	int error;
-	bool lost;			/* failed for want of a connection: */
-					/* for `done` to look at */
-	unsigned tries;			/* connections that broke under it */
-	uint64_t broken_at;		/* when the first of them did */
-	bool cut;			/* this is a parent */
-	bool whole;			/* asked for in one piece */
+	bool lost;	    /* failed for want of a connection: */
+			    /* for `done` to look at */
+	unsigned tries;	    /* connections that broke under it */
+	uint64_t broken_at; /* when the first of them did */
+	bool cut;	    /* this is a parent */
+	bool whole;	    /* asked for in one piece */
 };
 TAILQ_HEAD(req_list, req);
 STAILQ_HEAD(req_done_list, req);

@@ -104,8 +104,7 @@ void image_cancel(struct image_op *op)
 		sync_cancel(container_of(op, struct image_sync, op));
 		break;
 	case OP_ZERO:
-		image_cancel(
-			&container_of(op, struct image_zero, op)->sync.op);
+		image_cancel(&container_of(op, struct image_zero, op)->sync.op);
 		return;
 	default:
 		break;
@@ -243,8 +242,7 @@ static void finish_open(struct image *img, struct open_req *r, int error,
 	if (!error)
 		error = open_one(img, r);
 	if (error && !why)
-		error_set(&r->err, "%s: %s", img->file_name,
-			  strerror(-error));
+		error_set(&r->err, "%s: %s", img->file_name, strerror(-error));
 	if (!error)
 		status_scan(img);
 	r->done(r, error);
@@ -327,8 +325,7 @@ static void closing_done(struct image_op *op, int error)
 
 static bool image_dirty(const struct image *img)
 {
-	return img->nready || img->nzeroes || img->nflight ||
-	       img->dirty.root ||
+	return img->nready || img->nzeroes || img->nflight || img->dirty.root ||
 	       (img->completed > img->flushed &&
 		!engine_config(img->e)->no_flush);
 }
@@ -477,8 +474,7 @@ static void shut_late(struct loop_timer *t)
 	log_msg(&engine_config(img->e)->log, LOG_LVL_ERROR,
 		"%s: the server does not answer: up to %llu bytes of data "
 		"and %u zero ranges were not written",
-		img->file_name, (unsigned long long)img->queued,
-		img->nzeroes);
+		img->file_name, (unsigned long long)img->queued, img->nzeroes);
 	img->shut_error = -EIO;
 	export_abort(img->x);
 }
@@ -527,8 +523,8 @@ static void image_init(struct image *img)
 }
 
 struct image *image_new(struct engine *e, struct server *srv,
-			const struct export_entry *entry,
-			const char *file_name, struct nbd_handle *keep,
+			const struct export_entry *entry, const char *file_name,
+			struct nbd_handle *keep,
 			const struct nbd_caps *keep_caps, struct error *err)
 {
 	struct image *img = calloc(1, sizeof(*img));

@@ -49,7 +49,7 @@ enum op_kind {
 struct epoch {
 	TAILQ_ENTRY(epoch) link;
 	uint64_t id;
-	unsigned data, zero;	/* dirty ranges and wops that belong to it */
+	unsigned data, zero; /* dirty ranges and wops that belong to it */
 };
 
 /* A dirty range; node.key is its start. */
@@ -57,12 +57,12 @@ struct dext {
 	struct tree_node node;
 	uint64_t end;
 	bool zero;
-	unsigned flags;		/* zero: ZERO_NO_HOLE */
-	struct buf *buf;	/* data: holds the bytes */
-	uint8_t *data;		/* the byte at the start */
+	unsigned flags;	 /* zero: ZERO_NO_HOLE */
+	struct buf *buf; /* data: holds the bytes */
+	uint8_t *data;	 /* the byte at the start */
 	struct epoch *epoch;
 	uint64_t born;
-	struct dext_list *on;	/* ready, zeroes, or a wop's blocked */
+	struct dext_list *on; /* ready, zeroes, or a wop's blocked */
 	TAILQ_ENTRY(dext) link;
 };
 TAILQ_HEAD(dext_list, dext);
@@ -77,22 +77,22 @@ struct wop {
 	struct image *img;
 	uint64_t end;
 	bool zero;
-	bool reading;		/* the base of a read-modify-write */
-	bool deferred;		/* has acknowledged bytes: errors are deferred */
-	unsigned flags;		/* REQ_FUA, REQ_NO_HOLE */
+	bool reading;	/* the base of a read-modify-write */
+	bool deferred;	/* has acknowledged bytes: errors are deferred */
+	unsigned flags; /* REQ_FUA, REQ_NO_HOLE */
 	struct buf *buf;
-	uint8_t *data;		/* the byte at the start */
+	uint8_t *data; /* the byte at the start */
 	struct epoch *epoch;
-	struct image_write *owner;	/* waits for it, or NULL */
-	struct dext_list blocked;	/* wait for its end */
-	struct op_list waiters;		/* the same; readers only while reading */
+	struct image_write *owner; /* waits for it, or NULL */
+	struct dext_list blocked;  /* wait for its end */
+	struct op_list waiters;	   /* the same; readers only while reading */
 
 	/* read-modify-write: [i] is one block; its bytes that are set in the
 	 * mask are ours, the others come from base */
 	struct wop_edge {
 		uint64_t start;
 		uint32_t len;
-		struct buf *buf;	/* base, then mask */
+		struct buf *buf; /* base, then mask */
 		struct req req;
 		struct wop *op;
 	} edge[WOP_EDGES];
@@ -105,11 +105,11 @@ struct wop {
 		uint64_t pos, end;
 		int way;
 	} slot[WOP_REQS];
-	uint64_t pos;		/* zero: given to slots up to here */
-	uint64_t counted;	/* bytes of img->queued */
+	uint64_t pos;	  /* zero: given to slots up to here */
+	uint64_t counted; /* bytes of img->queued */
 	unsigned pending;
 	int error;
-	TAILQ_ENTRY(wop) link;	/* spare list */
+	TAILQ_ENTRY(wop) link; /* spare list */
 };
 TAILQ_HEAD(wop_list, wop);
 
@@ -118,29 +118,29 @@ struct chunk {
 	struct tree_node node;
 	struct image *img;
 	uint32_t len;
-	struct buf *buf;	/* NULL: read straight to a reader's dst */
-	bool cached;		/* in img->chunks */
+	struct buf *buf; /* NULL: read straight to a reader's dst */
+	bool cached;	 /* in img->chunks */
 	bool ready;
-	bool busy;		/* its readers are being served */
-	struct handle *owner;	/* whose read-ahead it is, or NULL */
-	uint32_t left;		/* bytes that nobody has read yet */
+	bool busy;	      /* its readers are being served */
+	struct handle *owner; /* whose read-ahead it is, or NULL */
+	uint32_t left;	      /* bytes that nobody has read yet */
 	TAILQ_HEAD(, read_piece) waiters;
-	TAILQ_ENTRY(chunk) link;	/* owner's list, or spare list */
+	TAILQ_ENTRY(chunk) link; /* owner's list, or spare list */
 	struct req req;
 	uint64_t sent;
 };
 TAILQ_HEAD(chunk_list, chunk);
 
-#define QUESTIONS 32	/* 128 GiB at once, without extended headers */
+#define QUESTIONS 32 /* 128 GiB at once, without extended headers */
 
 /* A block status under way. */
 struct question {
 	struct image *img;
 	struct req req;
 	bool busy;
-	bool scan;		/* asked by the background scan */
-	uint64_t taint_lo, taint_hi;	/* not to be applied: the hull */
-	uint32_t stamp;		/* when it was asked */
+	bool scan;		     /* asked by the background scan */
+	uint64_t taint_lo, taint_hi; /* not to be applied: the hull */
+	uint32_t stamp;		     /* when it was asked */
 };
 
 /* ------------------------------------------------------------- handles */
@@ -149,27 +149,27 @@ struct question {
 
 /* One reader of a handle, as far as its reads show a pattern. */
 struct ra_stream {
-	uint64_t first, next;	/* of the last read: its start and end */
-	uint64_t ahead;		/* asked up to (backward: down to) here */
-	int64_t stride;		/* from the start of the one before; 0: none */
-	unsigned streak;	/* reads that were as expected */
-	uint64_t used;		/* readahead.clock at the last read */
+	uint64_t first, next; /* of the last read: its start and end */
+	uint64_t ahead;	      /* asked up to (backward: down to) here */
+	int64_t stride;	      /* from the start of the one before; 0: none */
+	unsigned streak;      /* reads that were as expected */
+	uint64_t used;	      /* readahead.clock at the last read */
 };
 
 struct readahead {
 	struct ra_stream stream[RA_STREAMS];
 	uint64_t clock;
-	struct tune tune;	/* bytes to keep asked for */
-	uint64_t cached;	/* bytes in chunks of this handle */
-	unsigned pending;	/* of these chunks, not answered yet */
-	struct chunk_list chunks;	/* oldest first */
+	struct tune tune;	  /* bytes to keep asked for */
+	uint64_t cached;	  /* bytes in chunks of this handle */
+	unsigned pending;	  /* of these chunks, not answered yet */
+	struct chunk_list chunks; /* oldest first */
 };
 
 struct handle {
 	struct image *img;
 	unsigned flags;
 	bool wrote;
-	int error;		/* deferred, not yet consumed */
+	int error; /* deferred, not yet consumed */
 	struct readahead ra;
 	TAILQ_ENTRY(handle) link;
 };
@@ -183,7 +183,7 @@ struct image {
 	char *file_name, *export_name, *description;
 	uint64_t size;
 	bool read_only;
-	bool opened;		/* caps are taken */
+	bool opened; /* caps are taken */
 	uint32_t min_block;
 	bool can_status;
 	bool marked; /* the clean layer is a bitmap: zero states are what is
@@ -193,14 +193,14 @@ struct image {
 	TAILQ_HEAD(, open_req) opens;
 
 	/* clean */
-	struct extent_map *clean;	/* made at the first open */
+	struct extent_map *clean; /* made at the first open */
 	struct question question[QUESTIONS];
-	struct op_list askers;		/* wait for an answer of any */
-	struct loop_timer ask_timer;	/* some have waited long enough */
-	bool zeroing_waits;		/* so does the zeroing of pending zeroes */
-	unsigned scan_left;		/* requests the scan may still send */
+	struct op_list askers;	     /* wait for an answer of any */
+	struct loop_timer ask_timer; /* some have waited long enough */
+	bool zeroing_waits;	     /* so does the zeroing of pending zeroes */
+	unsigned scan_left;	     /* requests the scan may still send */
 	uint64_t scan_pos;
-	uint64_t blocks;		/* last known count */
+	uint64_t blocks; /* last known count */
 	bool blocks_known;
 	uint64_t status_time, read_time; /* smoothed, ns */
 
@@ -209,24 +209,29 @@ struct image {
 	struct dext_list ready, zeroes;
 	unsigned nready, nzeroes;
 	uint64_t queued;	/* bytes of data, dirty and in flight */
-	struct op_list blocked;	/* writers that wait for room */
-	struct tune write_tune;	/* how much may be queued */
-	TAILQ_HEAD(epoch_list, epoch) epochs;	/* oldest first; the last is current */
-	uint64_t send_upto, zero_upto;	/* epochs to send without delay */
+	struct op_list blocked; /* writers that wait for room */
+	struct tune write_tune; /* how much may be queued */
+	TAILQ_HEAD(epoch_list,
+		   epoch) epochs;      /* oldest first; the last is current */
+	uint64_t send_upto, zero_upto; /* epochs to send without delay */
 	struct op_list syncs;
 	struct loop_timer send_timer, zero_timer;
 	bool pumping, zero_pumping;
-	bool made_data;		/* zeroing has queued parts of blocks */
+	bool made_data; /* zeroing has queued parts of blocks */
 
 	/* flight */
 	struct tree flight;
 	unsigned nflight;
-	unsigned nzeroing;	/* of these, zeroes */
-	enum zero_way { ZERO_BY_FAST, ZERO_BY_COMMAND, ZERO_BY_WRITES } zero_way;
+	unsigned nzeroing; /* of these, zeroes */
+	enum zero_way {
+		ZERO_BY_FAST,
+		ZERO_BY_COMMAND,
+		ZERO_BY_WRITES
+	} zero_way;
 	uint64_t zero_ask_pos;
-	unsigned zero_asked;	/* times about zero_ask_pos */
-	uint64_t completed;	/* changes the server has answered */
-	uint64_t flushed;	/* of these, on stable storage */
+	unsigned zero_asked; /* times about zero_ask_pos */
+	uint64_t completed;  /* changes the server has answered */
+	uint64_t flushed;    /* of these, on stable storage */
 
 	/* chunks */
 	struct tree chunks;
@@ -260,10 +265,10 @@ void status_init(struct image *img);
 struct extent status_get(struct image *img, uint64_t pos, uint64_t end);
 /* Asks about pos, unless that is under way. False: cannot be asked. */
 bool status_ask(struct image *img, uint64_t pos);
-/* Parks op until there is an answer, or it has waited long enough. */
-void status_wait(struct image_op *op);
 /* The same about len bytes from pos on, and no more. */
 bool status_ask_about(struct image *img, uint64_t pos, uint64_t len);
+/* Parks op until there is an answer, or it has waited long enough. */
+void status_wait(struct image_op *op);
 void status_taint(struct image *img, uint64_t start, uint64_t end);
 void status_forget(struct image *img);
 void status_scan(struct image *img);
@@ -342,7 +347,6 @@ void image_block_range(const struct image *img, uint64_t start, uint64_t end,
 void zero_pump(struct image *img);
 void zero_start(struct wop *op);
 /* Marks [start, end) as pending zero. */
-int zero_mark(struct image *img, uint64_t start, uint64_t end,
-	      unsigned flags);
+int zero_mark(struct image *img, uint64_t start, uint64_t end, unsigned flags);
 
 #endif
