@@ -16,9 +16,8 @@
 #include "conn.h"
 #include "util.h"
 
-#define ZERO_LIMIT \
-	GiB		    /* NBD lengths are 32 bits; some servers
-					 * fail above 2 GiB */
+/* NBD lengths are 32 bits; some servers fail above 2 GiB. */
+#define ZERO_LIMIT GiB
 #define PIECES_IN_FLIGHT 16 /* of one request that was cut */
 #define BACKOFF_MIN (100 * NS_PER_MS)
 #define BACKOFF_MAX (5 * NS_PER_S)

@@ -167,7 +167,7 @@ lists "a dirty bitmap as well" \
 	"caps${TAB}${TAB}size=$mib $caps flush fua zero fast trim status${TAB}" \
 	-e '' -m qemu:dirty-bitmap:bm [ qemu-nbd -f qcow2 -B bm "$T/q" ]
 fails "a bitmap that there is not" \
-	".*: it has no metadata context 'qemu:dirty-bitmap:x'" \
+	".*: it has no dirty bitmap 'x'" \
 	-e '' -m qemu:dirty-bitmap:x [ qemu-nbd -f qcow2 -B bm "$T/q" ]
 
 truncate -s 2M "$T/two"
