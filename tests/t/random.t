@@ -77,7 +77,7 @@ random()
 	if [ "$STATUS" != 0 ]; then
 		diag "nbdfs ${mount[*]} ${more_mount[*]};" \
 			"fsrandom --seed=$seed --ops=$ops $*"
-		diag "$(tail -n 40 <<<"$ERR")"
+		diag "status $STATUS: $(tail -n 40 <<<"$ERR")"
 	fi
 	seed=$((seed + 1))
 	ok "umnt '$MNT'" "$name: unmounted"
