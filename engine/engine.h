@@ -426,6 +426,7 @@ void image_sync(struct image_sync *s);
 enum {
 	WRITE_DIRECT = 1, /* reply only after the server has answered */
 	WRITE_SYNC = 2,	  /* and it is on stable storage */
+	WRITE_ANYWAY = 4, /* also while a deferred error is not consumed */
 };
 
 /* Write len bytes at data, inside the image. `buf` holds data; the image

@@ -401,14 +401,22 @@ static void on_retry(struct loop_timer *t)
 		connect_first(x);
 }
 
+/* Pauses grow, but leave time for some attempts. */
+static uint64_t next_pause(const struct export *x)
+{
+	uint64_t max = config_of(x)->reconnect_ms * NS_PER_MS / 4;
+
+	max = max_u64(min_u64(max, BACKOFF_MAX), BACKOFF_MIN);
+	return min_u64(x->backoff ? 2 * x->backoff : BACKOFF_MIN, max);
+}
+
 static void retry_soon(struct export *x)
 {
 	if (x->retry_until == 0)
 		x->retry_until = loop_now(loop_of(x)) +
 				 config_of(x)->reconnect_ms * NS_PER_MS;
 	loop_timer_set(loop_of(x), &x->retry, x->backoff);
-	x->backoff = x->backoff ? min_u64(2 * x->backoff, BACKOFF_MAX) :
-				  BACKOFF_MIN;
+	x->backoff = next_pause(x);
 }
 
 static void give_up(struct export *x, int error, const struct error *why)
@@ -420,8 +428,10 @@ static void give_up(struct export *x, int error, const struct error *why)
 	x->last_failure = loop_now(loop_of(x));
 	fail_all(x);
 	x->want_open = false;
+	/* Why is said in words: a socket that is not there must not look like
+	 * a file that is not there. */
 	if (told)
-		x->events.opened(x->arg, error, why);
+		x->events.opened(x->arg, error == -ENOMEM ? error : -EIO, why);
 	else
 		log_msg(&config_of(x)->log, LOG_LVL_ERROR, "%s", why->text);
 }

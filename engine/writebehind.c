@@ -251,7 +251,7 @@ void image_write(struct image_write *w)
 		error = -EINVAL;
 	else if (img->read_only)
 		error = -EROFS;
-	else if (h->error)
+	else if (h->error && !(w->flags & WRITE_ANYWAY))
 		error = h->error;
 	if (error || w->len == 0) {
 		op_finish(&w->op, error);

@@ -131,6 +131,9 @@ static unsigned write_flags(const struct fs_inode *inode,
 	 * for a distant server each time. */
 	if (fi->writepage && !fs_inval_running(inode->fs))
 		flags |= WRITE_DIRECT;
+	/* And it forgets a page that could not be written. */
+	if (fi->writepage)
+		flags |= WRITE_ANYWAY;
 	return flags;
 }
 
@@ -167,7 +170,8 @@ static void note_written(struct fs_file *file, bool writepage)
 }
 
 /* 0 and the number of bytes that fit, or an error. */
-static int check_write(const struct fs_file *file, off_t off, size_t *size)
+static int check_write(const struct fs_file *file, bool writepage, off_t off,
+		       size_t *size)
 {
 	uint64_t end = image_size(file->inode->image);
 
@@ -182,7 +186,7 @@ static int check_write(const struct fs_file *file, off_t off, size_t *size)
 	if (*size)
 		*size = (size_t)min_u64(*size, end - (uint64_t)off);
 	*size = (size_t)min_u64(*size, INT32_MAX);
-	return handle_error_peek(file->handle);
+	return writepage ? 0 : handle_error_peek(file->handle);
 }
 
 void fs_op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size,
@@ -190,7 +194,7 @@ void fs_op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size,
 {
 	struct fs_file *file = fs_file_of(fi);
 	struct fs_inode *inode = file->inode;
-	int error = check_write(file, off, &size);
+	int error = check_write(file, fi->writepage, off, &size);
 	struct fs_req *r;
 
 	(void)ino;
