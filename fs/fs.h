@@ -194,8 +194,8 @@ void fs_log_stats(struct fs *fs);
 int fs_list(struct fs_options *opts);
 
 /* signals.c: true if the thread has a signal pending that asks it to end, or
- * if that cannot be known. */
-bool fs_signals_end(pid_t tid);
+ * if that cannot be known. *dying: it ends without a chance to say no. */
+bool fs_signals_end(pid_t tid, bool *dying);
 
 /* reply.c */
 void fs_reqs_init(struct fs *fs);

@@ -88,11 +88,15 @@ static void on_interrupt(fuse_req_t req, void *data)
 {
 	struct fs_req *r = data;
 	struct fs *fs = r->fs;
+	bool dying = false;
 
-	(void)req;
 	if (r->interrupted)
 		return;
-	if (r->prompt) {
+	/* What has been killed hears no answer. Each file that it has open
+	 * is closed then, and may come here again. */
+	if (!r->prompt)
+		fs_signals_end(fuse_req_ctx(req)->pid, &dying);
+	if (r->prompt || dying) {
 		loop_defer(fs->loop, &r->task);
 		return;
 	}
@@ -110,6 +114,7 @@ static void patience_is_over(struct loop_timer *t)
 	struct fs *fs = container_of(reqs, struct fs, reqs);
 	uint64_t now = loop_now(fs->loop);
 	struct fs_req *r;
+	bool dying;
 
 	while ((r = TAILQ_FIRST(&reqs->interrupted))) {
 		if (now - r->interrupted_at < PATIENCE_NS) {
@@ -118,7 +123,7 @@ static void patience_is_over(struct loop_timer *t)
 			return;
 		}
 		TAILQ_REMOVE(&reqs->interrupted, r, wait);
-		if (r->req && !fs_signals_end(fuse_req_ctx(r->req)->pid)) {
+		if (r->req && !fs_signals_end(fuse_req_ctx(r->req)->pid, &dying)) {
 			/* A timer or the like: look again later. */
 			r->interrupted_at = now;
 			TAILQ_INSERT_TAIL(&reqs->interrupted, r, wait);

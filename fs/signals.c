@@ -49,7 +49,7 @@ static bool read_masks(pid_t tid, struct masks *m)
 	return true;
 }
 
-bool fs_signals_end(pid_t tid)
+bool fs_signals_end(pid_t tid, bool *dying)
 {
 	/* These ask a program to end, or to stop what it is doing, also where
 	 * it handles them. */
@@ -62,11 +62,13 @@ bool fs_signals_end(pid_t tid)
 	struct masks m;
 	uint64_t fatal;
 
+	*dying = false;
 	if (tid <= 0 || !read_masks(tid, &m))
 		return true; /* of another namespace, or gone */
 	/* SIGKILL cannot be blocked; the kernel adds it to every thread when
 	 * a fatal signal has come. */
 	m.pending &= ~m.blocked | bit(SIGKILL);
 	fatal = m.pending & ~m.caught & ~m.ignored & ~harmless;
+	*dying = fatal;
 	return fatal || (m.pending & ends & ~m.ignored);
 }
