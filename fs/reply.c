@@ -123,7 +123,8 @@ static void patience_is_over(struct loop_timer *t)
 			return;
 		}
 		TAILQ_REMOVE(&reqs->interrupted, r, wait);
-		if (r->req && !fs_signals_end(fuse_req_ctx(r->req)->pid, &dying)) {
+		if (r->req &&
+		    !fs_signals_end(fuse_req_ctx(r->req)->pid, &dying)) {
 			/* A timer or the like: look again later. */
 			r->interrupted_at = now;
 			TAILQ_INSERT_TAIL(&reqs->interrupted, r, wait);
