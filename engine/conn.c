@@ -294,11 +294,15 @@ static bool conn_is_dead(const struct conn *c)
 static void conn_gone(struct conn *c)
 {
 	struct req_list list = TAILQ_HEAD_INITIALIZER(list);
+	bool changes = false;
 	struct req *r;
 
 	TAILQ_CONCAT(&list, &c->flying, link);
-	TAILQ_FOREACH(r, &list, link)
+	TAILQ_FOREACH(r, &list, link) {
 		cover_clear(&r->got);
+		changes |= r->kind == REQ_WRITE || r->kind == REQ_ZERO;
+	}
+	c->left = changes ? fcntl(c->watch.fd, F_DUPFD_CLOEXEC, 3) : -1;
 	STAILQ_INIT(&c->completed);
 	c->in_flight = 0;
 	c->in_flight_bytes = 0;
@@ -461,6 +465,25 @@ static void on_timer(struct loop_timer *t)
 			       engine_config(c->e)->timeout_ms * NS_PER_MS / 4);
 }
 
+/* Lets libnbd find the end of the stream, so that it fails what is in flight
+ * now and not in the helper thread that closes. The connection itself is left
+ * as it is: what the server still has of it matters. */
+static void end_stream(struct conn *c)
+{
+	int fd = nbd_aio_get_fd(c->nbd), pair[2];
+
+	if (fd < 0)
+		return;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
+		shutdown(fd, SHUT_RDWR);
+		return;
+	}
+	if (dup3(pair[0], fd, O_CLOEXEC) < 0)
+		shutdown(fd, SHUT_RDWR);
+	close(pair[0]);
+	close(pair[1]);
+}
+
 void conn_break(struct conn *c, const char *why)
 {
 	if (c->state != CONN_READY)
@@ -469,9 +492,7 @@ void conn_break(struct conn *c, const char *why)
 		log_msg(&engine_config(c->e)->log, LOG_LVL_WARN,
 			"%s: export '%s': connection given up: %s",
 			server_label(c->srv), c->export_name, why);
-	/* libnbd then finds the end of the stream and fails what is in
-	 * flight, here and not in the helper thread that closes. */
-	shutdown(c->watch.fd, SHUT_RDWR);
+	end_stream(c);
 	for (int i = 0; i < 16 && !conn_is_dead(c); i++) {
 		unsigned dir = nbd_aio_get_direction(c->nbd);
 

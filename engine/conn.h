@@ -36,6 +36,7 @@ struct conn {
 	uint64_t head_since; /* the first of flying is the first */
 	bool ending;	     /* the export closes: do not reopen */
 	bool whole;	     /* reads ask for one piece (DF) */
+	int left;	     /* for ops->broken: see doubt.h; or -1 */
 
 	/* for the helper thread, see above */
 	struct work work;
@@ -55,7 +56,8 @@ struct conn_ops {
 	void (*opened)(struct conn *c, int error);
 	/* a request has been answered */
 	void (*answered)(struct conn *c, struct req *r, int error);
-	/* requests may be sent again: they are on `list`, oldest first */
+	/* requests may be sent again: they are on `list`, oldest first; takes
+	 * c->left */
 	void (*broken)(struct conn *c, struct req_list *list);
 	/* the handle is closed: state is CONN_DOWN */
 	void (*closed)(struct conn *c);

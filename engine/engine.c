@@ -18,6 +18,7 @@ struct engine {
 	struct pool *pool;
 	struct workers *workers;
 	struct engine_config cfg;
+	uint64_t ending_since;
 };
 
 void engine_config_defaults(struct engine_config *cfg)
@@ -77,6 +78,18 @@ struct pool *engine_pool(struct engine *e)
 struct workers *engine_workers(struct engine *e)
 {
 	return e->workers;
+}
+
+void engine_ending(struct engine *e)
+{
+	if (!e->ending_since)
+		e->ending_since = loop_now(e->loop);
+}
+
+uint64_t engine_ending_since(struct engine *e)
+{
+	engine_ending(e);
+	return e->ending_since;
 }
 
 const struct engine_config *engine_config(const struct engine *e)

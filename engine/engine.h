@@ -248,8 +248,12 @@ void catalog_refresh(struct catalog *c, struct catalog_wait *w);
 struct image *catalog_find(struct catalog *c, const char *file_name);
 struct image *catalog_next(struct catalog *c, const struct image *after);
 size_t catalog_count(const struct catalog *c);
-/* Writes, zeroes, flushes and disconnects everything, at the latest after
- * --timeout; then ends subprocess servers, which have some seconds to go;
+/* The end begins: --timeout counts from now on. Else catalog_shutdown() begins
+ * it. */
+void engine_ending(struct engine *e);
+uint64_t engine_ending_since(struct engine *e);
+/* Writes, zeroes, flushes and disconnects everything. Gives up a server that
+ * has answered nothing for --timeout; then ends subprocess servers, which have some seconds to go;
  * then `done`, with the first error. Once. */
 void catalog_shutdown(struct catalog *c, void (*done)(void *arg, int error),
 		      void *arg);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "conn.h"
+#include "doubt.h"
 #include "util.h"
 
 /* NBD lengths are 32 bits; some servers fail above 2 GiB. */
@@ -24,7 +25,6 @@
 #define CONNECT_MIN (3 * NS_PER_S) /* an attempt gets at least that */
 #define MAX_TRIES 8		   /* a request that kills its server */
 #define MAX_STATUS_TRIES 2	   /* one that nobody needs */
-#define DOUBT NS_PER_S		   /* see on_answered() */
 #define BUSY 4			   /* in flight on each: connect another */
 
 struct export
@@ -44,8 +44,7 @@ struct export
 	unsigned nconns;
 	struct req_list queue, background, finished;
 	struct req_list spare; /* pieces to be used again */
-	struct req_list doubt; /* sent twice, answered once */
-	struct loop_timer doubt_timer;
+	struct doubts doubts;
 	struct loop_task finish_task;
 
 	struct loop_timer retry; /* the next attempt to connect */
@@ -101,6 +100,7 @@ static void on_finish_task(struct loop_task *t)
 static void fail_lost(struct export *x, struct req *r)
 {
 	r->lost = true;
+	doubts_failed(&x->doubts, r);
 	finish_later(x, r, -EIO);
 }
 
@@ -125,6 +125,7 @@ static void fail_all(struct export *x)
 {
 	fail_list(x, &x->queue);
 	fail_list(x, &x->background);
+	fail_list(x, &x->doubts.held);
 }
 
 /* -------------------------------------------------------------- answers */
@@ -166,31 +167,9 @@ static void req_answered(struct export *x, struct req *r, int error)
 		r->done(r, error);
 }
 
-/*
- * A change that was sent again may have been executed, but so may still the
- * first one be that went down with its connection: by a server that was frozen,
- * say, and has it in its socket's buffer. Nothing newer may be overtaken by it,
- * so its range stays locked for a while after the server has come back.
- */
-static bool in_doubt(const struct req *r)
+static void on_settled(struct doubts *d, struct req *r)
 {
-	return r->tries > 0 && (r->kind == REQ_WRITE || r->kind == REQ_ZERO);
-}
-
-static void on_doubt_timer(struct loop_timer *t)
-{
-	struct export *x = container_of(t, struct export, doubt_timer);
-	uint64_t now = loop_now(loop_of(x));
-	struct req *r;
-
-	while ((r = TAILQ_FIRST(&x->doubt)) != NULL) {
-		if (now - r->sent < DOUBT) {
-			loop_timer_set(loop_of(x), t, DOUBT - (now - r->sent));
-			return;
-		}
-		TAILQ_REMOVE(&x->doubt, r, link);
-		finish_later(x, r, r->error);
-	}
+	finish_later(container_of(d, struct export, doubts), r, r->error);
 }
 
 static void on_answered(struct conn *c, struct req *r, int error)
@@ -198,15 +177,10 @@ static void on_answered(struct conn *c, struct req *r, int error)
 	struct export *x = c->x;
 
 	x->backoff = 0;
-	if (in_doubt(r)) {
-		r->error = error;
-		r->sent = loop_now(loop_of(x));
-		TAILQ_INSERT_TAIL(&x->doubt, r, link);
-		if (!x->doubt_timer.armed)
-			loop_timer_set(loop_of(x), &x->doubt_timer, DOUBT);
-	} else {
+	x->stats.answers++;
+	r->error = error;
+	if (!doubts_keep(&x->doubts, r))
 		req_answered(x, r, error);
-	}
 	dispatch(x);
 }
 
@@ -516,13 +490,18 @@ static bool hopeless(struct export *x, struct req *r)
 static void on_broken(struct conn *c, struct req_list *list)
 {
 	struct export *x = c->x;
+	bool left = c->left >= 0;
 	struct req *r;
 
 	x->stats.reconnects++;
+	if (left)
+		doubts_ghost(&x->doubts, c->left);
 	x->events.lost(x->arg);
 	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
 		TAILQ_REMOVE(list, r, link);
 		r->conn = NULL;
+		if (left)
+			r->ghost = x->doubts.last;
 		if (hopeless(x, r))
 			fail_lost(x, r);
 		else
@@ -578,6 +557,22 @@ static void wake_connections(struct export *x)
 	connect_first(x);
 }
 
+static void enqueue(struct export *x, struct req *r)
+{
+	TAILQ_INSERT_TAIL(r->flags & REQ_BACKGROUND ? &x->background :
+						      &x->queue,
+			  r, link);
+	if (count_state(x, CONN_READY))
+		dispatch(x);
+	else
+		wake_connections(x);
+}
+
+static void on_released(struct doubts *d, struct req *r)
+{
+	enqueue(container_of(d, struct export, doubts), r);
+}
+
 void export_submit(struct export *x, struct req *r)
 {
 	r->parent = NULL;
@@ -586,6 +581,7 @@ void export_submit(struct export *x, struct req *r)
 	memset(&r->got, 0, sizeof(r->got));
 	r->lost = false;
 	r->tries = 0;
+	r->ghost = 0;
 	r->pieces = 0;
 	r->next = r->offset;
 	if (x->aborted || x->closed) {
@@ -598,13 +594,8 @@ void export_submit(struct export *x, struct req *r)
 	if (r->kind == REQ_STATUS && !(x->caps_known && x->caps.extended))
 		r->len = min_u64(r->len, align_down(UINT32_MAX, 64 * KiB));
 	r->cut = r->len > req_limit(x, r);
-	TAILQ_INSERT_TAIL(r->flags & REQ_BACKGROUND ? &x->background :
-						      &x->queue,
-			  r, link);
-	if (count_state(x, CONN_READY))
-		dispatch(x);
-	else
-		wake_connections(x);
+	if (!doubts_hold(&x->doubts, r))
+		enqueue(x, r);
 }
 
 void export_open(struct export *x)
@@ -669,8 +660,12 @@ struct export *export_new(struct engine *e, struct server *srv,
 	TAILQ_INIT(&x->background);
 	TAILQ_INIT(&x->finished);
 	TAILQ_INIT(&x->spare);
-	TAILQ_INIT(&x->doubt);
-	x->doubt_timer.fire = on_doubt_timer;
+	x->doubts.settled = on_settled;
+	x->doubts.released = on_released;
+	x->doubts.patience =
+		2 * NS_PER_MS *
+		max_u64(config_of(x)->reconnect_ms, config_of(x)->timeout_ms);
+	doubts_init(&x->doubts, loop_of(x));
 	x->finish_task.run = on_finish_task;
 	x->drain_task.run = on_drain_task;
 	x->retry.fire = on_retry;
@@ -688,7 +683,7 @@ void export_free(struct export *x)
 		free(r);
 	}
 	loop_timer_cancel(loop_of(x), &x->retry);
-	loop_timer_cancel(loop_of(x), &x->doubt_timer);
+	doubts_free(&x->doubts);
 	loop_task_cancel(loop_of(x), &x->finish_task);
 	for (unsigned i = 0; i < x->nconns; i++)
 		loop_task_cancel(loop_of(x), &x->conns[i].retire);
@@ -746,14 +741,9 @@ bool export_shrink_zero_limit(struct export *x, uint64_t len)
 
 static void stop(struct export *x)
 {
-	struct req *r;
-
 	x->aborted = true;
 	loop_timer_cancel(loop_of(x), &x->retry);
-	while ((r = TAILQ_FIRST(&x->doubt)) != NULL) {
-		TAILQ_REMOVE(&x->doubt, r, link);
-		finish_later(x, r, r->error);
-	}
+	doubts_settle(&x->doubts);
 	fail_all(x);
 	for (unsigned i = 0; i < x->nconns; i++)
 		atomic_store(&x->conns[i].cancel, true);

@@ -66,6 +66,7 @@ struct req {
 			    /* for `done` to look at */
 	unsigned tries;	    /* connections that broke under it */
 	uint64_t broken_at; /* when the first of them did */
+	uint64_t ghost;	    /* and what may be left of the last */
 	bool cut;	    /* this is a parent */
 	bool whole;	    /* asked for in one piece */
 };
@@ -83,7 +84,7 @@ struct export_events {
 
 struct export_stats {
 	uint64_t count[REQ_STATUS + 1], bytes[REQ_STATUS + 1];
-	uint64_t reconnects, errors;
+	uint64_t answers, reconnects, errors;
 };
 
 /* `context`: the metadata context that REQ_STATUS is about, a bitmap's (of

@@ -467,10 +467,19 @@ static void shut_synced(struct image_op *op, int error)
 	shut_drain(img);
 }
 
+/* A slow server that goes on answering gets the time that it needs: a second
+ * signal ends the wait. */
 static void shut_late(struct loop_timer *t)
 {
 	struct image *img = container_of(t, struct image, shut_timer);
+	uint64_t answers = export_stats(img->x)->answers;
 
+	if (answers != img->shut_answers) {
+		img->shut_answers = answers;
+		loop_timer_set(engine_loop(img->e), t,
+			       engine_config(img->e)->timeout_ms * NS_PER_MS);
+		return;
+	}
 	log_msg(&engine_config(img->e)->log, LOG_LVL_ERROR,
 		"%s: the server does not answer: up to %llu bytes of data "
 		"and %u zero ranges were not written",
@@ -482,14 +491,18 @@ static void shut_late(struct loop_timer *t)
 void image_shutdown(struct image *img, void (*done)(void *arg, int error),
 		    void *arg)
 {
+	uint64_t limit = engine_config(img->e)->timeout_ms * NS_PER_MS;
+	uint64_t spent = image_now(img) - engine_ending_since(img->e);
+
 	image_ref(img);
 	img->shutting = true;
 	img->shut_done = done;
 	img->shut_arg = arg;
 	img->shut_timer.fire = shut_late;
 	if (image_dirty(img)) {
+		img->shut_answers = export_stats(img->x)->answers;
 		loop_timer_set(engine_loop(img->e), &img->shut_timer,
-			       engine_config(img->e)->timeout_ms * NS_PER_MS);
+			       limit - min_u64(limit / 2, spent));
 		img->shut_sync = (struct image_sync){
 			.op = { .done = shut_synced, .img = img },
 			.flags = end_flags(img),

@@ -23,8 +23,9 @@ void image_relist(struct image *img, const struct export_entry *entry);
 /* True if somebody besides one holder has a reference, or something is not on
  * the server yet. */
 bool image_in_use(const struct image *img);
-/* Writes and zeroes what is queued, flushes, disconnects. Bounded by the
- * time-out: then what could not be written is logged, `done` gets an error. */
+/* Writes and zeroes what is queued, flushes, disconnects. A server that answers
+ * nothing for the time-out is given up: what could not be written is logged,
+ * `done` gets an error. */
 void image_shutdown(struct image *img, void (*done)(void *arg, int error),
 		    void *arg);
 

@@ -245,6 +245,7 @@ struct image {
 	int shut_error;
 	struct image_sync shut_sync;
 	struct loop_timer shut_timer;
+	uint64_t shut_answers; /* when it was set */
 	bool shutting;
 };
 

@@ -130,6 +130,7 @@ static void begin_ending(struct fs *fs)
 	if (fs->state >= FS_ENDING)
 		return;
 	fs->state = FS_ENDING;
+	engine_ending(fs->engine);
 	fs_reqs_abandon(fs);
 	fs_files_abandon(fs);
 	fs->grace.fire = gave_up;
@@ -149,10 +150,12 @@ void fs_unmounted(struct fs *fs)
 static void leave_step(struct loop_timer *t)
 {
 	struct fs *fs = container_of(t, struct fs, grace);
+	uint64_t limit = engine_config(fs->engine)->timeout_ms * NS_PER_MS / 2;
 	bool idle = !fs->unmounting && !fs_inval_running(fs) &&
 		    TAILQ_EMPTY(&fs->reqs.active);
 
-	if (idle || loop_now(fs->loop) - fs->leaving_since >= LEAVE_NS)
+	limit = min_u64(limit, LEAVE_NS);
+	if (idle || loop_now(fs->loop) - fs->leaving_since >= limit)
 		begin_ending(fs);
 	else
 		loop_timer_set(fs->loop, t, LEAVE_STEP_NS);
@@ -165,6 +168,7 @@ static void leave(struct fs *fs)
 
 	fs->state = FS_LEAVING;
 	fs->leaving_since = loop_now(fs->loop);
+	engine_ending(fs->engine);
 	fs->unmounting = true;
 	fs->unmount.fn = unmount;
 	fs->unmount.done = unmounted;

@@ -30,7 +30,7 @@ serve nbdkit
 mnt --timeout=5 --reconnect=1 disk="$WHERE" || bail "mount"
 F=$MNT/disk
 exec 4<"$F"
-run_ok -n "reads" cmp -n $MiB "$F" "$DISK"
+run_ok -n "reads" cmp -n "$MiB" "$F" "$DISK"
 die
 start_clock
 run reads "$F"
