@@ -178,6 +178,9 @@ struct watch {
 	struct progress progress;
 	bool showing;
 };
+/* Until watch_start(), and not any more after it or when there is something
+ * else to say: a signal ends the program with a line. */
+void watch_early(bool on);
 void watch_start(struct watch *w);
 void watch_compare(struct watch *w); /* the second pass begins */
 void watch_end(struct watch *w, bool ok);

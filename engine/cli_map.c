@@ -378,6 +378,7 @@ static int run_map(struct map *m)
 
 	if (r == 0)
 		r = draw(m);
+	watch_early(false);
 	if (r < 0 && !m->watch.signal)
 		fprintf(stderr, PROGRAM ": %s\n",
 			m->err.text[0] ? m->err.text : strerror(-r));

@@ -501,6 +501,7 @@ int cli_run(struct cli *cli)
 		r = work(run);
 	signal = run->watch.signal;
 out:
+	watch_early(false);
 	/* Now: to leave a server may take a while. */
 	if (r < 0 && !signal)
 		say_error(cli, run->err.text[0] ? run->err.text : strerror(-r));

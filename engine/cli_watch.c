@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -78,6 +79,31 @@ static void say_interrupted(struct watch *w)
 			format_size(w->size, total, sizeof(total)), verb);
 }
 
+/* Nothing has begun that would have to be ended in order. */
+static void on_early(int sig)
+{
+	static const char line[] = PROGRAM ": interrupted\n";
+
+	ssize_t n = write(STDERR_FILENO, line, sizeof(line) - 1);
+
+	(void)n;
+	_exit(128 + sig);
+}
+
+void watch_early(bool on)
+{
+	static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction sa = { .sa_handler = on ? on_early : SIG_DFL }, old;
+
+	sigemptyset(&sa.sa_mask);
+	for (size_t i = 0; i < ARRAY_SIZE(signals); i++) {
+		/* nohup and the like mean it. */
+		if (sigaction(signals[i], NULL, &old) == 0 &&
+		    old.sa_handler != SIG_IGN)
+			sigaction(signals[i], &sa, NULL);
+	}
+}
+
 /* A server does not answer: nothing more can be done for it. */
 static void hard_stop(struct loop_timer *t)
 {
@@ -100,6 +126,7 @@ static void signal_ready(struct loop_watch *lw, uint32_t events)
 		return;
 	w->signal = (int)si.ssi_signo;
 	loop_watch_del(w->loop, lw);
+	watch_early(false);
 	pthread_sigmask(SIG_SETMASK, &w->old_mask, NULL);
 	loop_timer_set(w->loop, &w->hard_stop, STOP_NS);
 	w->stop(w->arg);
@@ -109,7 +136,6 @@ static void add_signal(sigset_t *set, int sig)
 {
 	struct sigaction sa;
 
-	/* nohup and the like mean it. */
 	if (sigaction(sig, NULL, &sa) == 0 && sa.sa_handler != SIG_IGN)
 		sigaddset(set, sig);
 }
@@ -139,6 +165,7 @@ void watch_start(struct watch *w)
 void watch_end(struct watch *w, bool ok)
 {
 	end_progress(w, ok);
+	watch_early(false);
 	if (w->signals.fd < 0)
 		return;
 	loop_timer_cancel(w->loop, &w->hard_stop);

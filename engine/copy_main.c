@@ -74,6 +74,7 @@ int main(int argc, char **argv)
 		/* Errors come from write(), not as the end of the program. */
 		signal(SIGPIPE, SIG_IGN);
 		signal(SIGXFSZ, SIG_IGN);
+		watch_early(true);
 		status = end_output(cli.map ? cli_map(&cli) : cli_run(&cli));
 	}
 	cli_options_free(&cli);

@@ -35,7 +35,9 @@
 
 struct subproc {
 	char **argv;
-	char *dir, *path;	 /* private folder, socket in it */
+	char *dir, *path;	 /* private folder, socket in it; or only a
+				  * path, by way of: */
+	int path_fd;		 /* or -1 */
 	struct subproc_log *out; /* what it prints */
 
 	pthread_mutex_t lock; /* guards what follows */
@@ -99,6 +101,7 @@ int subproc_new(char *const argv[], struct subproc **proc, struct error *err)
 	p->argv = copy_strings(argv);
 	if (!p->argv)
 		goto no_memory;
+	p->path_fd = -1;
 	pthread_mutex_init(&p->lock, NULL);
 	*proc = p;
 	return 0;
@@ -138,10 +141,13 @@ static int socket_in(struct subproc *p, const char *base)
 
 static void remove_socket(struct subproc *p)
 {
-	if (p->path)
+	if (p->path_fd >= 0)
+		close(p->path_fd);
+	if (p->path && p->dir)
 		unlink(p->path);
 	if (p->dir)
 		rmdir(p->dir);
+	p->path_fd = -1;
 	free(p->path);
 	free(p->dir);
 	p->path = p->dir = NULL;
@@ -181,6 +187,28 @@ static int move_high(int fd)
 	return high;
 }
 
+/* A socket without a name can still be reached by a descriptor: then nothing is
+ * left behind, however this process ends. Where that does not work, it keeps
+ * its name. */
+static void hide_socket(struct subproc *p)
+{
+	char *path;
+	int fd = move_high(open(p->path, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+
+	if (fd < 0)
+		return;
+	if (asprintf(&path, "/proc/self/fd/%d", fd) < 0)
+		path = NULL;
+	if (!path || access(path, F_OK) < 0) {
+		free(path);
+		close(fd);
+		return;
+	}
+	remove_socket(p);
+	p->path_fd = fd;
+	p->path = path;
+}
+
 static int make_listener(struct subproc *p, int *listen_fd, struct error *err)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
@@ -201,6 +229,7 @@ static int make_listener(struct subproc *p, int *listen_fd, struct error *err)
 			close(fd);
 		return r;
 	}
+	hide_socket(p);
 	*listen_fd = fd;
 	return 0;
 }
