@@ -226,6 +226,66 @@ _die_and_back()
 	back
 }
 
+# ---------------------------------------------------------- two at a time
+
+# two KIND: a source $A, which has the bytes of $T/new, and a destination $B.
+# `use A` or `use B` says which of them is meant from then on.
+two()
+{
+	local kind=$1
+	cp "$T/new" "$T/disk.a"
+	cp "$T/old" "$T/disk.b"
+	DISK=$T/disk.a
+	serve "$kind"
+	A=$WHERE
+	SAVED_A=("$KIND" "$SERVER_PID" "$SOCK" "$SERVER_LOG")
+	DISK=$T/disk.b
+	serve "$kind"
+	B=$WHERE
+	SAVED_B=("$KIND" "$SERVER_PID" "$SOCK" "$SERVER_LOG")
+}
+
+use()
+{
+	local -n saved=SAVED_$1
+	KIND=${saved[0]} SERVER_PID=${saved[1]}
+	SOCK=${saved[2]} SERVER_LOG=${saved[3]}
+	DISK=$T/disk.$(tr AB ab <<<"$1")
+}
+
+keep_pid()
+{
+	local -n saved=SAVED_$1
+	saved[1]=$SERVER_PID
+}
+
+stop_both()
+{
+	use A
+	stop_server
+	use B
+	stop_server
+}
+
+# dying WHICH COMMAND...: they die one after the other. STATUS, ERR.
+dying()
+{
+	local which=$1 pid w
+	shift
+	timeout -k 5 60 "$@" 2>"$T/err" &
+	pid=$!
+	for w in $which; do
+		sleep 0.25
+		! _gone $pid || diag "$*: too fast"
+		use "$w"
+		crash
+		keep_pid "$w"
+	done
+	wait $pid
+	STATUS=$?
+	ERR=$(<"$T/err")
+}
+
 # since: milliseconds since start_clock.
 start_clock()
 {
