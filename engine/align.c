@@ -162,7 +162,7 @@ void wop_done(struct wop *op)
 		img->nzeroing--;
 	img->queued -= op->counted;
 	if (op->counted && !error)
-		writes_sent(img, op->counted);
+		writes_sent(img, op->counted, op->slot[0].req.sent);
 	wop_learn(op);
 	if (!error && !(op->flags & REQ_FUA))
 		img->completed++;
@@ -204,6 +204,7 @@ static void wop_write(struct wop *op)
 	s->req.offset = op->node.key;
 	s->req.len = op->end - op->node.key;
 	s->req.data = op->data;
+	s->req.piece = op->counted ? write_piece(op->img) : 0;
 	s->req.done = data_written;
 	export_submit(op->img->x, &s->req);
 }

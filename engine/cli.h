@@ -115,6 +115,7 @@ struct lane {
 	struct end src, dst;
 	/* the copy */
 	struct copy_job *job;
+	uint64_t window; /* found by the jobs before it; 0: not yet */
 	atomic_uint_fast64_t finished; /* bytes, for progress */
 	bool running;		       /* until its last piece is done */
 	/* how it went */

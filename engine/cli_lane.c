@@ -99,6 +99,8 @@ static void piece_done(void *arg, int error, const struct copy_stats *s)
 	lane->result = error;
 	if (error && error != -EINTR)
 		describe_error(lane, error);
+	if (copy_window(lane->job))
+		lane->window = copy_window(lane->job);
 	copy_free(lane->job);
 	lane->job = NULL;
 	if (error || lane->shared->size == UINT64_MAX)
@@ -121,6 +123,7 @@ static void fill_params(struct lane *lane, struct copy_params *p)
 		.pool = lane->pool,
 		.request_size = cli->request_size,
 		.queue_size = max_u64(cli->queue_size / sh->lanes, 1),
+		.window = lane->window,
 		.retries = cli->retries,
 		.sparse = sh->sparse,
 		.allocated = cli->allocated,

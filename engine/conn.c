@@ -392,12 +392,20 @@ static void on_retire(struct loop_task *t)
 }
 
 /*
- * One wake-up handles all that has arrived: as long as a try yields an
- * answer, another may be there already. That spares a poll per answer, and
- * with TLS it is needed, since what gnutls holds back makes no descriptor
- * ready. But not while a command is half sent: libnbd (seen in 1.14) forgets
- * the other half when a try finds nothing to read.
+ * One wake-up handles all that has arrived: that spares a poll per answer. But
+ * libnbd is never let look for an answer on suspicion: where it finds nothing
+ * it waits for one (seen in 1.14), keeps every new command back until that has
+ * come, and forgets the other half of one that is half sent.
  */
+static bool more_has_come(const struct conn *c)
+{
+	uint8_t byte;
+
+	return nbd_aio_get_direction(c->nbd) == LIBNBD_AIO_DIRECTION_READ &&
+	       !TAILQ_EMPTY(&c->flying) &&
+	       recv(c->watch.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 static void on_ready(struct loop_watch *w, uint32_t events)
 {
 	struct conn *c = container_of(w, struct conn, watch);
@@ -416,9 +424,7 @@ static void on_ready(struct loop_watch *w, uint32_t events)
 			conn_retire(c);
 			if (c->state != CONN_READY)
 				return;
-			dir = nbd_aio_get_direction(c->nbd);
-			if (dir != LIBNBD_AIO_DIRECTION_READ ||
-			    TAILQ_EMPTY(&c->flying))
+			if (!more_has_come(c))
 				break;
 		}
 	}

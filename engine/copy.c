@@ -6,10 +6,13 @@
 #include "copy_int.h"
 #include "util.h"
 
-/* Good between near ends; the window grows where the ends are far apart. */
+/* Good between near ends, where bytes are handed on while they are still in
+ * the processor's cache; both grow where the ends are far apart. */
+#define REQUEST_NEAR (512 * KiB)
 #define REQUEST_SIZE (1 * MiB)
 #define REQUEST_MIN (64 * KiB)
-#define WINDOW_MIN (4 * MiB)
+#define WINDOW_MIN (2 * MiB)
+#define NEAR (8 * MiB)
 /* Bounds of what is in flight when requests are small. */
 #define OPS_MAX 256
 #define SLOTS_MAX 256
@@ -110,9 +113,19 @@ static bool zero_next(struct copy_job *job, uint64_t len)
 	return true;
 }
 
+/* How long a request is now. */
+static uint32_t request_now(const struct copy_job *job)
+{
+	if (job->p.request_size || job->tune.window > NEAR)
+		return job->request_size;
+	return (uint32_t)min_u64(job->request_size,
+				 max_u64(REQUEST_NEAR, job->p.sparse));
+}
+
 /* Takes the next run, or a part of it, of the source's. */
 static bool source_next(struct copy_job *job)
 {
+	uint32_t size = request_now(job);
 	struct walk_run run;
 	uint64_t part;
 
@@ -128,8 +141,8 @@ static bool source_next(struct copy_job *job)
 	if (run.zero)
 		return zero_next(job, run.len);
 	/* Pieces end where the destination would have them end. */
-	part = (job->p.dst_offset + job->issued) % job->request_size;
-	run.len = min_u64(run.len, job->request_size - part);
+	part = (job->p.dst_offset + job->issued) % size;
+	run.len = min_u64(run.len, size - part);
 	if (!window_allows(job, run.len) || !rate_allows(job, run.len))
 		return false;
 	if (!start_read(job, run.len))
@@ -292,6 +305,8 @@ static void choose_window(struct copy_job *job)
 	if (job->p.requests || job->p.synchronous)
 		min = max;
 	tune_init(&job->tune, min, max);
+	if (job->p.window)
+		tune_begin_with(&job->tune, job->p.window);
 }
 
 static void decide(struct copy_job *job)
@@ -425,6 +440,11 @@ uint64_t copy_prefix(const struct copy_job *job)
 	if (job->ended && !job->end_task.queued)
 		return job->prefix;
 	return first ? first->offset : job->issued;
+}
+
+uint64_t copy_window(const struct copy_job *job)
+{
+	return tune_found(&job->tune);
 }
 
 void copy_free(struct copy_job *job)

@@ -37,6 +37,8 @@ struct copy_params {
 	unsigned requests;     /* reads + writes in flight; 0: adaptive */
 	uint64_t queue_size;   /* bytes in flight, at most, plus one
 					 * request */
+	uint64_t window;       /* of an earlier job between the same
+					 * ends (copy_window); 0: find it */
 	unsigned retries;      /* of a request that fails at an end
 					 * with DEV_REMOTE */
 	uint32_t sparse;       /* scan data for zero blocks; 0: not */
@@ -67,6 +69,8 @@ uint64_t copy_error_offset(const struct copy_job *job);
 const char *copy_error_step(const struct copy_job *job); /* "read", ... */
 /* The largest n such that all of [0, n) of the range has been finished. */
 uint64_t copy_prefix(const struct copy_job *job);
+/* After `done`: the bytes in flight that served well; 0: not known. */
+uint64_t copy_window(const struct copy_job *job);
 void copy_free(struct copy_job *job); /* after `done` */
 
 #endif

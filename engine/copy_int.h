@@ -27,6 +27,7 @@ struct slot {
 	struct copy_job *job;
 	uint64_t offset, len;
 	uint64_t cursor;  /* bytes that were handed on */
+	uint64_t began;	  /* when it was issued */
 	struct buf *buf;  /* NULL: zeroes */
 	unsigned pending; /* ops */
 	bool is_ready;	  /* in the list of ready ones */

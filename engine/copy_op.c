@@ -53,6 +53,7 @@ int slot_new(struct copy_job *job, uint64_t len, bool data, struct slot **slot)
 		.offset = job->issued,
 		.len = len,
 		.buf = buf,
+		.began = loop_now(job->p.loop),
 	};
 	if (buf)
 		job->held += len;
@@ -93,7 +94,8 @@ static void slot_finish(struct slot *s)
 
 	s->finished = true;
 	if (s->buf) {
-		tune_finished(&job->tune, loop_now(job->p.loop), s->len);
+		tune_finished(&job->tune, loop_now(job->p.loop), s->len,
+			      s->began);
 		slot_drop_buf(s);
 	}
 	while ((first = TAILQ_FIRST(&job->order)) && first->finished)

@@ -206,6 +206,9 @@ static struct conn *pick(struct export *x)
 
 static uint64_t req_limit(const struct export *x, const struct req *r)
 {
+	if (r->kind == REQ_WRITE && r->piece)
+		return min_u64(x->caps.max_block,
+			       max_u64(r->piece, x->caps.min_block));
 	if (r->kind == REQ_READ || r->kind == REQ_WRITE)
 		return x->caps.max_block;
 	if (r->kind == REQ_ZERO)
@@ -584,6 +587,7 @@ void export_submit(struct export *x, struct req *r)
 	r->ghost = 0;
 	r->pieces = 0;
 	r->next = r->offset;
+	r->sent = loop_now(loop_of(x));
 	if (x->aborted || x->closed) {
 		r->cut = false;
 		fail_lost(x, r);

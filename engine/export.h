@@ -41,6 +41,7 @@ struct req {
 	unsigned flags;
 	uint64_t offset, len; /* aligned to min_block; end may be the size */
 	uint8_t *data;	      /* REQ_READ, REQ_WRITE */
+	uint32_t piece;	      /* REQ_WRITE: cut into such; 0: need not be */
 	/* REQ_STATUS: each run in order, from `offset` on, checked: progress
 	 * is certain and nothing lies beyond the size. Must not submit. */
 	void (*extent)(struct req *r, uint64_t start, uint64_t end, bool zero,

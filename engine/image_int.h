@@ -153,6 +153,7 @@ struct ra_stream {
 	uint64_t ahead;	      /* asked up to (backward: down to) here */
 	int64_t stride;	      /* from the start of the one before; 0: none */
 	unsigned streak;      /* reads that were as expected */
+	uint64_t bytes;	      /* of them */
 	uint64_t used;	      /* readahead.clock at the last read */
 };
 
@@ -211,6 +212,7 @@ struct image {
 	uint64_t queued;	/* bytes of data, dirty and in flight */
 	struct op_list blocked; /* writers that wait for room */
 	struct tune write_tune; /* how much may be queued */
+	uint64_t read_window;	/* what served the last reader; 0: none yet */
 	TAILQ_HEAD(epoch_list,
 		   epoch) epochs;      /* oldest first; the last is current */
 	uint64_t send_upto, zero_upto; /* epochs to send without delay */
@@ -289,6 +291,8 @@ struct chunk *chunk_at(struct image *img, uint64_t pos);
 /* readahead.c */
 void readahead_note(struct handle *h, uint64_t offset, uint64_t len);
 void readahead_drop(struct handle *h);
+/* A chunk that was read ahead has been answered. */
+void readahead_arrived(struct chunk *c);
 
 /* epoch.c: epochs and syncs */
 struct epoch *epoch_current(struct image *img);
@@ -326,7 +330,9 @@ void write_cancel(struct image_write *w);
 void image_pump(struct image *img);
 void writers_unblock(struct image *img);
 /* Queued bytes have reached the server: for the window. */
-void writes_sent(struct image *img, uint64_t len);
+/* What a write that was queued is cut into; 0: nothing. */
+uint32_t write_piece(const struct image *img);
+void writes_sent(struct image *img, uint64_t len, uint64_t sent);
 
 /* align.c: commands in flight, read-modify-write */
 struct wop *wop_at(struct image *img, uint64_t pos);

@@ -131,7 +131,7 @@ static void chunk_done(struct req *r, int error)
 	if (!error)
 		smooth(&img->read_time, image_now(img) - c->sent);
 	if (c->owner && !error)
-		tune_finished(&c->owner->ra.tune, image_now(img), c->len);
+		readahead_arrived(c);
 	/* Nobody else may free it while its readers are served. */
 	c->busy = true;
 	if (error)

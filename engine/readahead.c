@@ -16,8 +16,12 @@
 #include "util.h"
 
 #define WINDOW_MIN (2 * MiB)
+/* Chunks of a near server are small enough to be still in the processor's
+ * cache when they are handed on; with many in flight, fewer are better. */
 #define CHUNK_MIN (256 * KiB)
+#define CHUNK_NEAR (512 * KiB)
 #define CHUNK_MAX MiB
+#define NEAR (8 * MiB)
 /* Reads of one sequential reader may arrive out of order by so much. */
 #define SLACK (512 * KiB)
 #define STRIDE_MAX ((int64_t)(64 * MiB))
@@ -124,9 +128,15 @@ static uint64_t fetch_some(struct handle *h, uint64_t start, uint64_t end)
 	return fetch(h, a, b) ? to : from;
 }
 
+/* Who has read little gets little ahead, however far away the server is. */
+static uint64_t stream_window(const struct handle *h, const struct ra_stream *s)
+{
+	return min_u64(h->ra.tune.window, WINDOW_MIN + 2 * s->bytes);
+}
+
 static void run_forward(struct handle *h, struct ra_stream *s, uint64_t size)
 {
-	uint64_t window = h->ra.tune.window;
+	uint64_t window = stream_window(h, s);
 	uint64_t to = min_u64(s->next + window, h->img->size), next;
 
 	if (s->ahead < s->next || s->ahead > s->next + 2 * window)
@@ -145,7 +155,7 @@ static void run_forward(struct handle *h, struct ra_stream *s, uint64_t size)
 
 static void run_backward(struct handle *h, struct ra_stream *s, uint64_t size)
 {
-	uint64_t window = h->ra.tune.window;
+	uint64_t window = stream_window(h, s);
 	uint64_t to = s->first > window ? s->first - window : 0, start;
 
 	if (s->ahead > s->first || s->ahead + 2 * window < s->first)
@@ -243,17 +253,30 @@ static struct ra_stream *begin_stream(struct readahead *ra, uint64_t offset,
 	return s;
 }
 
+static uint64_t chunk_size(const struct handle *h, uint64_t len)
+{
+	uint64_t most = h->ra.tune.window > NEAR ? CHUNK_MAX : CHUNK_NEAR;
+	uint64_t size = align_up(max_u64(len, CHUNK_MIN), 64 * KiB);
+
+	size = min_u64(min_u64(size, most),
+		       engine_config(h->img->e)->read_ahead);
+	return max_u64(align_down(size, h->img->min_block), h->img->min_block);
+}
+
 static void follow(struct handle *h, struct ra_stream *s, enum pattern p,
 		   uint64_t offset, uint64_t len)
 {
 	uint64_t max = engine_config(h->img->e)->read_ahead;
-	uint64_t size = align_up(max_u64(len, CHUNK_MIN), 64 * KiB);
+	uint64_t size;
 
-	size = min_u64(min_u64(size, CHUNK_MAX), max);
-	size = max_u64(align_down(size, h->img->min_block), h->img->min_block);
-	if (h->ra.tune.window == 0)
+	if (h->ra.tune.window == 0) {
 		tune_init(&h->ra.tune, min_u64(WINDOW_MIN, max), max);
+		if (h->img->read_window)
+			tune_begin_with(&h->ra.tune, h->img->read_window);
+	}
+	size = chunk_size(h, len);
 	s->streak++;
+	s->bytes += len;
 	s->used = h->ra.clock;
 	if (p == STRIDED) {
 		s->first = offset;
@@ -268,6 +291,15 @@ static void follow(struct handle *h, struct ra_stream *s, enum pattern p,
 		run_forward(h, s, size);
 	else
 		run_backward(h, s, size);
+}
+
+void readahead_arrived(struct chunk *c)
+{
+	struct tune *t = &c->owner->ra.tune;
+
+	tune_finished(t, image_now(c->img), c->len, c->req.sent);
+	if (tune_found(t))
+		c->img->read_window = tune_found(t);
 }
 
 void readahead_note(struct handle *h, uint64_t offset, uint64_t len)

@@ -7,6 +7,9 @@
 #define MEASURE_WINDOWS 3
 #define PAUSE_MIN 4
 #define PAUSE_MAX 256
+/* Bursts to look at before the first window is chosen; no end is faster. */
+#define BURSTS 2
+#define BYTES_PER_US 4096
 
 void tune_init(struct tune *t, uint64_t min, uint64_t max)
 {
@@ -105,12 +108,66 @@ static void measured(struct tune *t, uint64_t rate)
 	}
 }
 
-void tune_finished(struct tune *t, uint64_t now, uint64_t len)
+/* ------------------------------------------------------------- beginning */
+
+static void burst_over(struct tune *t)
+{
+	uint64_t us = (t->last - t->first) / 1000;
+	double rate = (double)t->followed / (double)max_u64(us, 1);
+	double product;
+
+	rate = rate < BYTES_PER_US ? rate : BYTES_PER_US;
+	product = (double)t->latency / 1000 * rate;
+	if (t->followed == 0 || product >= (double)t->max)
+		product = t->followed ? (double)t->max : 0;
+	if (t->bursts == 0 || product < (double)t->product)
+		t->product = (uint64_t)product;
+	t->bursts++;
+}
+
+uint64_t tune_found(const struct tune *t)
+{
+	return t->bursts == BURSTS ? t->base : 0;
+}
+
+void tune_begin_with(struct tune *t, uint64_t window)
+{
+	t->bursts = BURSTS;
+	window = min_u64(max_u64(window, t->min), t->max);
+	if (window <= t->window)
+		return;
+	t->base = window;
+	set_window(t, window);
+}
+
+/* Answers to what was sent before the first of them came are one burst. */
+static void look_at_burst(struct tune *t, uint64_t now, uint64_t len,
+			  uint64_t sent)
+{
+	if (t->first && sent < t->first) {
+		t->followed += len;
+		t->last = now;
+		return;
+	}
+	if (t->first)
+		burst_over(t);
+	if (t->bursts == BURSTS) {
+		tune_begin_with(t, align_up(t->product, MiB));
+		return;
+	}
+	t->first = t->last = now;
+	t->latency = now - min_u64(sent, now);
+	t->followed = 0;
+}
+
+void tune_finished(struct tune *t, uint64_t now, uint64_t len, uint64_t sent)
 {
 	uint64_t ns;
 
 	if (t->min == t->max)
 		return;
+	if (t->bursts < BURSTS)
+		look_at_burst(t, now, len, sent);
 	if (t->settle > 0) {
 		t->settle -= min_u64(t->settle, len);
 		return;

@@ -18,6 +18,8 @@
 #define LARGE (256 * KiB)     /* this is worth a command of its own */
 #define MERGE_MAX MiB
 #define WINDOW_MIN (2 * MiB)
+#define NEAR (8 * MiB) /* up to this window */
+#define PIECE_NEAR (512 * KiB)
 #define HELD_MAX 64	/* ranges that are held back */
 #define FLIGHT_MAX 256	/* commands given to the export */
 #define ZERO_GRAIN 4096 /* --detect-zeroes looks at blocks of this */
@@ -38,7 +40,14 @@ static bool has_room(struct image *img, uint64_t len)
 	return img->queued == 0 || img->queued + len <= img->write_tune.window;
 }
 
-void writes_sent(struct image *img, uint64_t len)
+/* A near server works on one piece while the next is coming, and finds it in
+ * the processor's cache. */
+uint32_t write_piece(const struct image *img)
+{
+	return img->write_tune.window > NEAR ? 0 : PIECE_NEAR;
+}
+
+void writes_sent(struct image *img, uint64_t len, uint64_t sent)
 {
 	if (img->write_tune.window == 0)
 		return;
@@ -47,7 +56,7 @@ void writes_sent(struct image *img, uint64_t len)
 	    img->queued < img->write_tune.window / 4)
 		tune_starved(&img->write_tune);
 	else
-		tune_finished(&img->write_tune, image_now(img), len);
+		tune_finished(&img->write_tune, image_now(img), len, sent);
 }
 
 /* Puts the bytes behind a range that ends where they begin. */

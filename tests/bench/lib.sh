@@ -209,7 +209,8 @@ mounted()
 	serial=$((serial + 1))
 	where=$dir/mnt/$serial
 	case $who in
-	nbdfs)
+	nbdfs | nbdfs-cached)
+		[ "$who" = nbdfs ] || set -- --cache=kernel "$@"
 		mkdir "$where"
 		MOUNTED=$where/nbd
 		launch "$dir/log" "$NBDFS" -f "$@" "nbd=$uri" "$where"

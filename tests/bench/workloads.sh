@@ -159,7 +159,7 @@ run_read_4k()
 {
 	image small
 	serve qemu "$IMAGE" || return
-	dd_from_mounts 4k "$small_bytes" nbdfs nbdfuse
+	dd_from_mounts 4k "$small_bytes" nbdfs nbdfs-cached nbdfuse
 	goal speed nbdfuse ">=" 1.0
 	rounds "dd bs=4k from the mount"
 }
@@ -169,7 +169,7 @@ run_read_4k_late()
 	image small
 	late 5ms
 	serve nbdkit "${late[@]}" || return
-	dd_from_mounts 4k "$small_bytes" nbdfs nbdfuse
+	dd_from_mounts 4k "$small_bytes" nbdfs nbdfs-cached nbdfuse
 	goal speed nbdfuse ">=" 15
 	rounds "dd bs=4k from the mount, 5 ms" "$slow_rounds"
 }

@@ -33,9 +33,10 @@ cp old disk
 logged --filter=log file disk
 run_ok -n "file to server" "$copy" src "$URI"
 is "$(requests Read Write Zero Trim Flush | sed 's/ fast=.*//' | sort)" \
-"Write 0x0 0x100000 fua=0
+"Write 0x0 0x80000 fua=0
 Write 0x100000 0x19000 fua=0
 Write 0x3f0000 0x10000 fua=0
+Write 0x80000 0x80000 fua=0
 Zero 0x119000 0x2d7000 trim=1 fua=0" "what the server sees" ||
 	requests | sed 's/^/# /'
 ok "cmp src disk" "is right"
@@ -77,14 +78,15 @@ Read 0x300000 0x100000" "everything is read, now that all is data"
 cp src disk2
 logged --filter=log file disk2
 run_ok "$copy" "$URI" null:
-is "$(requests Read | sort)" "Read 0x0 0x100000
+is "$(requests Read | sort)" "Read 0x0 0x80000
 Read 0x100000 0x19000
-Read 0x3f0000 0x10000" "holes are not read"
+Read 0x3f0000 0x10000
+Read 0x80000 0x80000" "holes are not read"
 is "$(count_requests Extents)" 1 "and asked for once"
 : >"$REQUESTS"
 run_ok "$copy" --no-extents "$URI" got
 is "$(count_requests Extents)" 0 "--no-extents does not ask"
-is "$(count_requests Read)" 4 "and reads everything"
+is "$(count_requests Read)" 8 "and reads everything"
 ok "cmp src got" "is right"
 is "$(stat -c %b got)" "$(stat -c %b src)" "zeroes are found all the same"
 : >"$REQUESTS"
