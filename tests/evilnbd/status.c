@@ -87,9 +87,13 @@ static void status_many(struct conn *c, const struct request *r)
 	uint32_t n = c->e->arg;
 
 	chunk(c, r, DONE, CHUNK_STATUS, 4 + 8 * n);
-	put_be(c, "4", (uint32_t)CONTEXT_ID);
-	for (uint32_t i = 0; i < n; i++)
-		put_be(c, "4 4", (uint32_t)512, i % 2 ? HOLE_ZERO : ALLOCATED);
+	put_be(c, "4", CONTEXT_ID);
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = r->offset + 512 * (uint64_t)i;
+		bool hole = start >= DISK / 2 && i % 2;
+
+		put_be(c, "4 4", (uint32_t)512, hole ? HOLE_ZERO : ALLOCATED);
+	}
 }
 
 static void status_data_chunk(struct conn *c, const struct request *r)
@@ -137,7 +141,7 @@ const struct evil evil_status[] = {
 	{ .name = "status-tiny",
 	  .cmd = CMD_STATUS,
 	  .command = status_tiny,
-	  .arg = 1 },
+	  .arg = 64 },
 	{ .name = "status-512",
 	  .cmd = CMD_STATUS,
 	  .command = status_tiny,
@@ -152,7 +156,7 @@ const struct evil evil_status[] = {
 	{ .name = "status-many",
 	  .cmd = CMD_STATUS,
 	  .command = status_many,
-	  .arg = 1 << 20,
+	  .arg = 1 << 16,
 	  .size = HUGE_SIZE },
 	ERRNO("status-errno-io", CMD_STATUS, 5),
 	ERRNO("status-errno-inval", CMD_STATUS, 22),
