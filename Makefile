@@ -140,6 +140,9 @@ helpers := $(patsubst %.o,%,$(helper_obj))
 # Helpers that show the engine alone.
 engine_helpers := $(filter %/nbdlist,$(helpers))
 fuzzers := $(patsubst %.o,%,$(fuzz_obj))
+# The same targets for files that are given, which needs no fuzzer.
+replay_obj := $(BUILD)/tests/fuzz/replay.o
+replays := $(addprefix $(BUILD)/tests/helpers/,$(notdir $(fuzzers)))
 
 # The programs of the default configuration also appear at the top.
 links := $(if $(filter build/release,$(BUILD)),$(programs))
@@ -155,7 +158,7 @@ links := $(if $(filter build/release,$(BUILD)),$(programs))
 all: programs
 programs: $(program_files) $(links) $(if $(programs),,$(libengine))
 unit-programs: $(units)
-test-programs: programs $(units) $(helpers) $(fsrandom) $(evilnbd)
+test-programs: programs $(units) $(helpers) $(fsrandom) $(evilnbd) $(replays)
 
 # --------------------------------------------------------------------- rules
 
@@ -223,6 +226,9 @@ $(fsrandom): $(fsrandom_obj) $(BUILD)/files
 	$(call link)
 $(evilnbd): $(evilnbd_obj) $(BUILD)/files
 	$(call link)
+$(replays): $(BUILD)/tests/helpers/%: $(BUILD)/tests/fuzz/%.o $(replay_obj) \
+		$(libengine)
+	$(call link,$(nbd_libs))
 $(fuzzers): %: %.o $(libengine)
 	$(call link,-fsanitize=fuzzer $(nbd_libs))
 
@@ -230,7 +236,8 @@ $(links): %: $(BUILD)/%
 	@ln -sf $< $@
 
 -include $(patsubst %.o,%.d,$(engine_obj) $(fs_obj) $(copy_obj) $(unit_obj) \
-	$(helper_obj) $(fsrandom_obj) $(evilnbd_obj) $(fuzz_obj))
+	$(helper_obj) $(fsrandom_obj) $(evilnbd_obj) $(fuzz_obj) \
+	$(replay_obj))
 
 # --------------------------------------------------------------------- tests
 
