@@ -267,15 +267,24 @@ stop_both()
 	stop_server
 }
 
-# dying WHICH COMMAND...: they die one after the other. STATUS, ERR.
+# What is being written, and how to know that it has begun.
+COPY=$T/disk.b
+_begun()
+{
+	cmp -s -n 65536 "$COPY" "$T/new"
+}
+
+# dying WHICH COMMAND...: they die one after the other, when the copy to $COPY
+# has begun. Sets STATUS and ERR.
 dying()
 {
 	local which=$1 pid w
 	shift
 	timeout -k 5 60 "$@" 2>"$T/err" &
 	pid=$!
+	wait_until 20 ${BEGUN:-_begun} || diag "$*: does not begin"
 	for w in $which; do
-		sleep 0.25
+		sleep 0.1
 		! _gone $pid || diag "$*: too fast"
 		use "$w"
 		crash

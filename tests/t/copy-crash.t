@@ -33,6 +33,7 @@ cp "$T/old" "$T/disk.b"
 dying B "$NBDFS_COPY" --rate=20M --retries=0 "$A" "$B"
 like "$STATUS $ERR" "^1 nbdfs-copy: .*" "--retries=0: an error"
 is "$(wc -l <"$T/err")" 1 "in one line"
+COPY=$T/out
 dying A "$NBDFS_COPY" --rate=20M --retries=0 "$A" "$T/out"
 like "$STATUS $ERR" "^1 nbdfs-copy: .*" "and for a source"
 is "$(wc -l <"$T/err")" 1 "in one line"

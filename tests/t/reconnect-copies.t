@@ -43,15 +43,16 @@ ok "cmp '$T/disk.b' '$T/new'" "the bytes are right"
 # -------------------------------------------------------------------- fio
 
 # With O_SYNC nothing is lost; fio compares what it reads with what it wrote.
+BEGUN="sleep 0.5"
 dying "B B" fio --name=v --filename="$MNT/b" --size=8M --bs=32k --rw=randwrite \
 	--ioengine=psync --sync=1 --verify=crc32c --do_verify=1 \
 	--rate_iops=150 --verify_fatal=1 --verify_state_save=0 \
 	--output="$T/fio"
 is "$STATUS $ERR" "0 " "fio writes and verifies, the server dies twice" ||
 	diag "$(tail -n 20 "$T/fio")"
-dying B fio --name=v --filename="$MNT/b" --size=8M --bs=32k --rw=randwrite \
-	--ioengine=psync --sync=1 --verify=crc32c --verify_only \
-	--rate_iops=400 --verify_fatal=1 --verify_state_save=0 \
+dying B fio --name=v --filename="$MNT/b" --size=8M --bs=32k --rw=randread \
+	--ioengine=psync --sync=1 --verify=crc32c --do_verify=1 \
+	--rate_iops=150 --verify_fatal=1 --verify_state_save=0 \
 	--output="$T/fio"
 is "$STATUS $ERR" "0 " "and while it verifies"
 ok "umnt '$MNT'" "unmounted"
