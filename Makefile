@@ -101,6 +101,8 @@ fuse_cflags = $(eval fuse_cflags := $$(call pkg_cflags,fuse3,libfuse3-dev))$(fus
 fuse_libs = $(eval fuse_libs := $$(call pkg_libs,fuse3,libfuse3-dev))$(fuse_libs)
 nbd_cflags = $(eval nbd_cflags := $$(call pkg_cflags,libnbd,libnbd-dev))$(nbd_cflags)
 nbd_libs = $(eval nbd_libs := $$(call pkg_libs,libnbd,libnbd-dev))$(nbd_libs)
+zlib_libs = $(eval zlib_libs := $$(call pkg_libs,zlib,zlib1g-dev))$(zlib_libs)
+engine_libs = $(nbd_libs) $(zlib_libs)
 check_cflags = $(eval check_cflags := $$(call pkg_cflags,check,check))$(check_cflags)
 check_libs = $(eval check_libs := $$(call pkg_libs,check,check))$(check_libs)
 
@@ -211,26 +213,26 @@ $(libengine): $(engine_obj) $(BUILD)/files
 	$(Q)$(AR) rcs $@ $(engine_obj)
 
 $(BUILD)/nbdfs: $(fs_obj) $(libengine) $(BUILD)/files
-	$(call link,$(fuse_libs) $(nbd_libs))
+	$(call link,$(fuse_libs) $(engine_libs))
 $(BUILD)/nbdfs-copy: $(copy_obj) $(libengine) $(BUILD)/files
-	$(call link,$(nbd_libs))
+	$(call link,$(engine_libs))
 $(unit_engine): %: %.o $(libengine)
-	$(call link,$(check_libs) $(nbd_libs))
+	$(call link,$(check_libs) $(engine_libs))
 $(unit_fs): %: %.o $(filter-out %/main.o,$(fs_obj)) $(libengine)
-	$(call link,$(check_libs) $(fuse_libs) $(nbd_libs))
+	$(call link,$(check_libs) $(fuse_libs) $(engine_libs))
 $(filter-out $(engine_helpers),$(helpers)): %: %.o
 	$(call link)
 $(engine_helpers): %: %.o $(libengine)
-	$(call link,$(nbd_libs))
+	$(call link,$(engine_libs))
 $(fsrandom): $(fsrandom_obj) $(BUILD)/files
 	$(call link)
 $(evilnbd): $(evilnbd_obj) $(BUILD)/files
 	$(call link)
 $(replays): $(BUILD)/tests/helpers/%: $(BUILD)/tests/fuzz/%.o $(replay_obj) \
 		$(libengine)
-	$(call link,$(nbd_libs))
+	$(call link,$(engine_libs))
 $(fuzzers): %: %.o $(libengine)
-	$(call link,-fsanitize=fuzzer $(nbd_libs))
+	$(call link,-fsanitize=fuzzer $(engine_libs))
 
 $(links): %: $(BUILD)/%
 	@ln -sf $< $@

@@ -49,6 +49,7 @@ struct dev_io {
 
 enum {
 	DEV_ALLOCATE = 1, /* zero(): keep or make space */
+	DEV_FLUSH = 2,	  /* finish(): and all is on stable storage */
 };
 
 enum {
@@ -78,10 +79,13 @@ struct blockdev_ops {
 	void (*extents)(struct blockdev *dev, struct dev_io *io);
 	/* All that was written is on stable storage. NULL: nothing to do. */
 	void (*flush)(struct blockdev *dev, struct dev_io *io);
+	/* All has been written: completes what the format of the destination
+	 * needs, with DEV_FLUSH on stable storage. NULL: nothing to do. */
+	void (*finish)(struct blockdev *dev, struct dev_io *io);
 	/* Requests that wait for somebody at the other end of a pipe are done
 	 * with -EINTR, now and from now on. NULL: requests end by themselves. */
 	void (*stop)(struct blockdev *dev);
-	/* Frees the device. No request is outstanding. */
+	/* Frees the device. No request is outstanding. May run the loop. */
 	void (*close)(struct blockdev *dev);
 };
 

@@ -30,6 +30,16 @@
 #define SPARSE_DEFAULT 4096
 #define LANES_MAX 64
 
+/* Where a thread waits for disks, or deflates. */
+#define HELPERS_MIN 4
+
+enum cli_format {
+	FORMAT_BY_NAME, /* as options say: none was given */
+	FORMAT_RAW,
+	FORMAT_VMDK,
+	FORMAT_VMDK_STREAM,
+};
+
 struct cli {
 	bool allocated, dest_is_zero, flush, no_extents, synchronous;
 	bool verify, json, verbose, map;
@@ -42,6 +52,10 @@ struct cli {
 	uint64_t queue_size, rate;
 	unsigned connections, requests, threads, retries;
 	unsigned lanes_max, lane_connections; /* from the above */
+	unsigned helpers;		      /* threads of a lane */
+	enum cli_format source_format, dest_format;
+	char *adapter; /* of a VMDK image, or NULL */
+	unsigned level;
 	struct operands operands;
 	const struct operand *source, *dest;
 	struct log log;
@@ -66,10 +80,12 @@ struct end {
 	const struct operand *operand;
 	bool write;
 	enum end_kind kind;
-	char label[256];    /* for messages */
-	uint64_t size;	    /* UINT64_MAX: not known */
-	uint32_t preferred; /* an NBD server's block size, or 0 */
-	bool parallel;	    /* may be opened by several lanes */
+	char label[256];	/* for messages */
+	uint64_t size;		/* UINT64_MAX: not known */
+	uint32_t preferred;	/* an NBD server's block size, or 0 */
+	bool parallel;		/* may be opened by several lanes */
+	enum cli_format format; /* not FORMAT_BY_NAME */
+	bool complete;		/* written to its end: can be read */
 	struct local local;
 	struct engine *engine;
 	struct catalog *catalog;
@@ -95,6 +111,17 @@ int end_reopen(struct end *e, struct loop *loop, struct workers *workers,
 	       struct error *err);
 /* Leaves servers politely; runs the loop. NULL or half open is allowed. */
 int end_close(struct end *e, struct loop *loop, struct error *err);
+
+/* True for a file, device or pipe. */
+bool cli_is_local(const struct operand *operand);
+
+/* cli_vmdk.c: for end_*() where the format is not raw. */
+enum cli_format cli_format_of(const struct cli *cli,
+			      const struct operand *operand, bool write);
+int vmdk_open_source(struct end *e, struct error *err);
+int vmdk_open_dest(struct end *e, const struct end *source, struct error *err);
+int vmdk_device(struct end *e, struct loop *loop, struct workers *workers,
+		struct error *err);
 
 /* What all lanes share. */
 struct shared {
@@ -140,6 +167,8 @@ void lane_copy(struct lane *lane);
 void lane_stop(struct lane *lane);
 /* fsync, or FLUSH. Runs the loop. */
 int lane_flush(struct lane *lane, struct error *err);
+/* All is written: completes a destination that needs it; --flush. */
+int lane_complete(struct lane *lane, struct error *err);
 /* True if the connection to the destination was lost, and with it perhaps
  * what had been written; says so once. */
 bool lane_lost(struct lane *lane);

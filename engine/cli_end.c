@@ -32,6 +32,12 @@ static bool is_uri(const char *word)
 	return false;
 }
 
+bool cli_is_local(const struct operand *operand)
+{
+	return operand->word && !is_uri(operand->word) &&
+	       strcmp(operand->word, "null:") != 0;
+}
+
 /* A URI without the user's name and password. */
 static void set_label(struct end *e)
 {
@@ -72,6 +78,9 @@ static void end_init(struct end *e, const struct cli *cli, bool write,
 		e->kind = END_NBD;
 	else if (write && strcmp(operand->word, "null:") == 0)
 		e->kind = END_NULL;
+	e->format = FORMAT_RAW;
+	if (e->kind == END_LOCAL)
+		e->format = cli_format_of(cli, operand, write);
 	set_label(e);
 }
 
@@ -245,6 +254,8 @@ int end_open_source(struct end *e, const struct cli *cli, struct loop *loop,
 			  e->label);
 		return -EINVAL;
 	}
+	if (e->format != FORMAT_RAW)
+		return vmdk_open_source(e, err);
 	r = local_open_source(e->operand->word, &e->local, err);
 	if (r < 0)
 		return r;
@@ -287,6 +298,8 @@ int end_open_dest(struct end *e, const struct cli *cli,
 		e->parallel = true;
 		return 0;
 	}
+	if (e->format != FORMAT_RAW)
+		return vmdk_open_dest(e, source, err);
 	if (e->kind == END_LOCAL)
 		return open_local_dest(e, source, err);
 	r = connect_nbd(e, loop, err);
@@ -329,6 +342,8 @@ int end_open_again(struct end *e, const struct end *first, struct loop *loop,
 int end_device(struct end *e, struct loop *loop, struct workers *workers,
 	       struct error *err)
 {
+	if (e->format != FORMAT_RAW)
+		return vmdk_device(e, loop, workers, err);
 	switch (e->kind) {
 	case END_NULL:
 		e->dev = dev_null_new(err);

@@ -8,10 +8,6 @@
 #include "cli.h"
 #include "util.h"
 
-/* Threads for files that are not in memory; more would only get in the way of
- * each other at one file. */
-#define FILE_HELPERS 4
-
 static void next_piece(struct lane *lane);
 
 static void stop_posted(struct loop_task *t)
@@ -27,7 +23,7 @@ int lane_init(struct lane *lane, struct shared *sh, struct error *err)
 	lane->src.local.fd = lane->dst.local.fd = -1;
 	lane->loop = loop_new();
 	if (lane->loop)
-		lane->workers = workers_new(lane->loop, FILE_HELPERS);
+		lane->workers = workers_new(lane->loop, sh->cli->helpers);
 	lane->pool = pool_new(sh->cli->queue_size);
 	if (lane->loop && lane->workers && lane->pool)
 		return 0;
@@ -88,7 +84,8 @@ static void describe_error(struct lane *lane, int error)
 	else
 		error_set(&lane->err, "%s: cannot %s at offset %" PRIu64 ": %s",
 			  e->label, step, copy_error_offset(lane->job),
-			  strerror(-error));
+			  error == -EUCLEAN ? "the VMDK image is damaged" :
+					      strerror(-error));
 }
 
 static void piece_done(void *arg, int error, const struct copy_stats *s)
@@ -218,6 +215,31 @@ int lane_flush(struct lane *lane, struct error *err)
 	if (r < 0)
 		error_set(err, "%s: cannot flush: %s", lane->dst.label,
 			  strerror(-r));
+	return r;
+}
+
+int lane_complete(struct lane *lane, struct error *err)
+{
+	struct blockdev *dev = lane->dst.dev;
+	struct flushing f = {
+		.io = { .done = flushed, .dev = dev },
+		.loop = lane->loop,
+	};
+	int r = 0;
+
+	if (!dev->ops->finish)
+		return lane->shared->cli->flush ? lane_flush(lane, err) : 0;
+	if (lane->shared->cli->flush)
+		f.io.flags = DEV_FLUSH;
+	dev->ops->finish(dev, &f.io);
+	while (!f.over && r == 0)
+		r = loop_run(lane->loop);
+	if (r == 0)
+		r = f.error;
+	if (r < 0)
+		error_set(err, "%s: cannot complete the image: %s",
+			  lane->dst.label, strerror(-r));
+	lane->dst.complete = r == 0;
 	return r;
 }
 

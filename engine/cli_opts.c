@@ -6,6 +6,7 @@
 
 #include "cli.h"
 #include "util.h"
+#include "vmdk.h"
 
 #define REQUEST_MIN (4 * KiB)
 #define REQUEST_MAX (32 * MiB)
@@ -14,9 +15,22 @@
 #define CONNECTIONS_MAX 64
 
 const struct opt cli_table[] = {
+	{ .name = "adapter-type",
+	  .kind = OPT_STRING,
+	  .arg = "TYPE",
+	  .deflt = "ide",
+	  .help = "adapter of a new VMDK image: ide, buslogic, lsilogic, "
+		  "legacyESX" },
 	{ .name = "allocated",
 	  .kind = OPT_FLAG,
 	  .help = "zeroes take space at the destination, nothing is a hole" },
+	{ .name = "compression-level",
+	  .kind = OPT_NUMBER,
+	  .arg = "N",
+	  .min = 1,
+	  .max = 9,
+	  .deflt = "6",
+	  .help = "of a vmdk-stream: 1 is fast, 9 is small" },
 	{ .name = "connections",
 	  .letter = 'C',
 	  .kind = OPT_NUMBER,
@@ -25,6 +39,11 @@ const struct opt cli_table[] = {
 	  .deflt = "4",
 	  .help = "connections to an NBD server, at most, where it allows "
 		  "several" },
+	{ .name = "destination-format",
+	  .kind = OPT_STRING,
+	  .arg = "FORMAT",
+	  .help = "raw, vmdk, or vmdk-stream; without it a name ending in "
+		  ".vmdk is vmdk, all else raw" },
 	{ .name = "destination-is-zero",
 	  .alias = "target-is-zero",
 	  .kind = OPT_FLAG,
@@ -84,6 +103,10 @@ const struct opt cli_table[] = {
 	  .deflt = "3",
 	  .help = "how often a request that fails at a server is tried again, "
 		  "and whether lost connections are made again (0: not)" },
+	{ .name = "source-format",
+	  .kind = OPT_STRING,
+	  .arg = "FORMAT",
+	  .help = "the same for the source" },
 	{ .name = "sparse",
 	  .letter = 'S',
 	  .kind = OPT_SIZE,
@@ -170,6 +193,43 @@ static int set_sparse(struct cli *cli, const struct opt_value *v,
 	return v->number ? power_of_two(v, SPARSE_MIN, err) : 0;
 }
 
+static int set_format(enum cli_format *format, const struct opt_value *v,
+		      struct error *err)
+{
+	static const char *const names[] = {
+		[FORMAT_RAW] = "raw",
+		[FORMAT_VMDK] = "vmdk",
+		[FORMAT_VMDK_STREAM] = "vmdk-stream",
+	};
+
+	for (int i = FORMAT_RAW; i <= FORMAT_VMDK_STREAM; i++) {
+		if (strcmp(v->text, names[i]) == 0) {
+			*format = (enum cli_format)i;
+			return 0;
+		}
+	}
+	error_set(err, "--%s=%s: must be raw, vmdk or vmdk-stream",
+		  v->opt->name, v->text);
+	return -EINVAL;
+}
+
+static int set_adapter(struct cli *cli, const char *type, struct error *err)
+{
+	if (!vmdk_adapter(type)) {
+		error_set(err,
+			  "--adapter-type=%s: must be ide, buslogic, lsilogic "
+			  "or legacyESX",
+			  type);
+		return -EINVAL;
+	}
+	free(cli->adapter);
+	cli->adapter = strdup(type);
+	if (cli->adapter)
+		return 0;
+	error_set(err, "out of memory");
+	return -ENOMEM;
+}
+
 static unsigned to_unsigned(uint64_t n, unsigned max)
 {
 	return (unsigned)min_u64(n, max);
@@ -193,6 +253,14 @@ static int set_value(struct cli *cli, const struct opt_value *v,
 		cli->retries = to_unsigned(v->number, 1 << 20);
 	else if (strcmp(name, "threads") == 0)
 		cli->threads = to_unsigned(v->number, LANES_MAX);
+	else if (strcmp(name, "compression-level") == 0)
+		cli->level = (unsigned)v->number;
+	else if (strcmp(name, "adapter-type") == 0)
+		return set_adapter(cli, v->text, err);
+	else if (strcmp(name, "source-format") == 0)
+		return set_format(&cli->source_format, v, err);
+	else if (strcmp(name, "destination-format") == 0)
+		return set_format(&cli->dest_format, v, err);
 	else if (strcmp(name, "progress") == 0)
 		return set_progress(cli, v, err);
 	else if (strcmp(name, "dirty") == 0)
@@ -295,6 +363,27 @@ static int check_dirty(const struct cli *cli, struct error *err)
 	return -EINVAL;
 }
 
+/* Only a file has a format. */
+static int check_formats(const struct cli *cli, struct error *err)
+{
+	const struct operand *o = cli->source;
+	const char *option = "--source-format";
+
+	for (int side = 0; side < 2 && o; side++) {
+		enum cli_format f = side ? cli->dest_format :
+					   cli->source_format;
+
+		if (f > FORMAT_RAW && !cli_is_local(o)) {
+			error_set(err, "%s: what is not a file is always raw",
+				  option);
+			return -EINVAL;
+		}
+		o = cli->dest;
+		option = "--destination-format";
+	}
+	return 0;
+}
+
 int cli_options(struct cli *cli, int argc, char **argv, struct error *err)
 {
 	const struct opt_parser parser = {
@@ -309,10 +398,13 @@ int cli_options(struct cli *cli, int argc, char **argv, struct error *err)
 	cli->queue_size = 16 * MiB;
 	cli->connections = 4;
 	cli->retries = 3;
+	cli->level = 6;
 	r = opts_parse(&parser, argc, argv, &cli->operands, err);
 	if (r < 0 || cli->help || cli->version || cli->dump)
 		return r;
 	r = check_operands(cli, err);
+	if (r == 0)
+		r = check_formats(cli, err);
 	return r < 0 ? r : check_dirty(cli, err);
 }
 
@@ -320,6 +412,7 @@ void cli_options_free(struct cli *cli)
 {
 	opts_free_operands(&cli->operands);
 	free(cli->dirty);
+	free(cli->adapter);
 }
 
 void cli_help(FILE *out)

@@ -265,7 +265,8 @@ static int finish_size(struct run *run)
 	struct local *l = &lane->dst.local;
 	uint64_t size = lane->stats.finished;
 
-	if (lane->dst.kind != END_LOCAL || l->kind != LOCAL_FILE)
+	if (lane->dst.kind != END_LOCAL || l->kind != LOCAL_FILE ||
+	    lane->dst.format != FORMAT_RAW)
 		return 0;
 	if (run->shared.size == UINT64_MAX && l->size == UINT64_MAX) {
 		int r = local_set_size(l->name, l->fd, size, &run->err);
@@ -287,8 +288,8 @@ static int copy_once(struct run *run)
 		r = run_lanes(run);
 	if (r == 0)
 		r = finish_size(run);
-	if (r == 0 && run->cli->flush)
-		r = lane_flush(run->main, &run->err);
+	if (r == 0)
+		r = lane_complete(run->main, &run->err);
 	return r;
 }
 

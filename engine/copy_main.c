@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "util.h"
@@ -47,8 +48,14 @@ static int print_and_end(const struct cli *cli)
 static void share_out(struct cli *cli)
 {
 	unsigned lanes = cli->threads ? cli->threads : 1;
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
 	cli->lanes_max = (unsigned)min_u64(lanes, cli->connections);
+	cli->helpers = lanes;
+	if (!cli->threads && cpus > 0)
+		cli->helpers = (unsigned)min_u64((uint64_t)cpus, LANES_MAX);
+	if (cli->helpers < HELPERS_MIN)
+		cli->helpers = HELPERS_MIN;
 	cli->lane_connections = cli->connections / cli->lanes_max;
 }
 
