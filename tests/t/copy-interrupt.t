@@ -40,7 +40,7 @@ ends()
 	wait $pid
 	status=$?
 	is "$status" "$((128 + $(kill -l "$signal")))" "$what: SIG$signal"
-	ok "[ $ms -lt 1900 ]" "$what: ends soon ($ms ms)"
+	ok "[ $ms -lt 3500 ]" "$what: ends soon ($ms ms)"
 	like "$(<"$T/err")" "^nbdfs-copy: interrupted$line\$" "$what: one line"
 	is "$(ls "$T/tmp")" "" "$what: no folder is left"
 	ok "wait_until 3 none_left" "$what: and no child"

@@ -38,7 +38,7 @@ ends()
 	ok "wait_until 5 _gone $pid" "$2: nobody hangs"
 	wait $pid 2>/dev/null
 	rm -f "$T/here" "$T/go"
-	kill -KILL "$SERVER_PID"
+	kill -KILL "$SERVER_PID" 2>/dev/null
 	wait "$SERVER_PID" 2>/dev/null
 	rm -f "$SOCK"
 }

@@ -6,7 +6,7 @@
 
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-requires fuse nbdkit nbdkit-filter:delay
+requires fuse helper:interrupted nbdkit nbdkit-filter:delay
 # shellcheck source=tests/crash.sh
 . "$ROOT/tests/crash.sh"
 
@@ -47,6 +47,11 @@ ok "cmp '$DISK' '$T/new'" "the bytes are right"
 frozen_for 0.7 dd if="$T/old" of="$F" bs=1M conv=notrunc,fsync status=none
 is "$STATUS $ERR" "0 " "no longer than --timeout: nothing happens"
 ok "cmp '$DISK' '$T/old'" "the bytes are right"
+for op in read write fsync close punch hole; do
+	frozen_for 0.8 "$NBDFS_HELPERS/interrupted" 10:10 $op "$F" </dev/null
+	like "$STATUS ${ERR#ready?}" "^0 $op [0-9]+ [0-9]+\$" \
+		"$op with a signal every 10 ms: no EINTR"
+done
 is "$(grep -c "given up: no answer" "$MNT_LOG")" \
 	"$(grep -c "given up" "$MNT_LOG")" "nothing else is said"
 ok "umnt '$MNT'" "unmounted"

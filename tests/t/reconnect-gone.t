@@ -48,6 +48,13 @@ run_ok -n "and writes" dd if="$T/new" of="$F" bs=1M conv=notrunc,fsync \
 ok "cmp '$DISK' '$T/new'" "the right bytes"
 ok "cmp - '$DISK' <&4" "a file that was open is still good"
 die
+reads "$F" &
+pid=$!
+sleep 0.3
+back
+wait $pid
+is $? 0 "the next time it is away for a moment: that is waited for"
+die
 run dd if="$T/old" of="$F" bs=1M count=1 conv=notrunc,fsync status=none
 like "$STATUS $ERR" "^1 .*: $EIO\$" "a write that cannot be sent: EIO"
 back
