@@ -376,6 +376,8 @@ static void on_retry(struct loop_timer *t)
 
 	if (work_waits(x))
 		connect_first(x);
+	else
+		x->retry_until = 0; /* the next request begins anew */
 }
 
 /* Pauses grow, but leave time for some attempts. */
@@ -387,11 +389,16 @@ static uint64_t next_pause(const struct export *x)
 	return min_u64(x->backoff ? 2 * x->backoff : BACKOFF_MIN, max);
 }
 
-static void retry_soon(struct export *x)
+static void begin_retrying(struct export *x)
 {
 	if (x->retry_until == 0)
 		x->retry_until = loop_now(loop_of(x)) +
 				 config_of(x)->reconnect_ms * NS_PER_MS;
+}
+
+static void retry_soon(struct export *x)
+{
+	begin_retrying(x);
 	loop_timer_set(loop_of(x), &x->retry, x->backoff);
 	x->backoff = next_pause(x);
 }
@@ -421,6 +428,9 @@ static void open_failed(struct export *x, struct conn *c, int error)
 		x->no_more_until = now + BACKOFF_MAX;
 		return;
 	}
+	/* It was to be one more, and the others have been lost since. */
+	if (x->caps_known && !x->broken)
+		begin_retrying(x);
 	if (!x->caps_known || x->changed || !server_alive(x->srv) ||
 	    x->retry_until == 0 || now + x->backoff >= x->retry_until)
 		give_up(x, error, &c->err);
@@ -555,8 +565,8 @@ static void wake_connections(struct export *x)
 		fail_all(x);
 		return;
 	}
-	if (!x->broken && x->caps_known && x->retry_until == 0)
-		x->retry_until = now + config_of(x)->reconnect_ms * NS_PER_MS;
+	if (!x->broken && x->caps_known)
+		begin_retrying(x);
 	connect_first(x);
 }
 

@@ -42,4 +42,17 @@ for kind in nbdkit qemu-nbd nbd-server; do
 	ok "umnt '$MNT'" "$kind: unmounted"
 	stop_server
 done
+
+# Through the page cache reads come few at a time, so that the server dies when
+# a connection more is just being made.
+cp "$T/old" "$DISK"
+serve nbdkit
+mnt --timeout=10 --reconnect=10 --read-ahead=2M --cache=kernel \
+	disk="$WHERE" || bail "mount"
+for i in 1 2 3; do
+	take cp "$MNT/disk" "$T/pipe"
+	is "$STATUS $ERR" "0 " "the server dies while cp reads pages ($i)"
+done
+ok "cmp '$T/got' '$T/old'" "the bytes are right"
+ok "umnt '$MNT'" "unmounted"
 done_testing
