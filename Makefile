@@ -141,6 +141,7 @@ evilnbd := $(if $(evilnbd_src),$(BUILD)/tests/helpers/evilnbd)
 helpers := $(patsubst %.o,%,$(helper_obj))
 # Helpers that show the engine alone.
 engine_helpers := $(filter %/nbdlist,$(helpers))
+slowio := $(BUILD)/tests/helpers/slowio.so
 fuzzers := $(patsubst %.o,%,$(fuzz_obj))
 # The same targets for files that are given, which needs no fuzzer.
 replay_obj := $(BUILD)/tests/fuzz/replay.o
@@ -228,6 +229,12 @@ $(fsrandom): $(fsrandom_obj) $(BUILD)/files
 	$(call link)
 $(evilnbd): $(evilnbd_obj) $(BUILD)/files
 	$(call link)
+# Preloaded into the programs that the benchmark measures.
+$(slowio): tests/bench/slowio.c $(BUILD)/flags
+	$(say) CC $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 $(warnings) -O2 -D_GNU_SOURCE -U_FORTIFY_SOURCE \
+		-shared -fPIC -o $@ $< -ldl
 $(replays): $(BUILD)/tests/helpers/%: $(BUILD)/tests/fuzz/%.o $(replay_obj) \
 		$(libengine)
 	$(call link,$(engine_libs))
@@ -298,7 +305,7 @@ format:
 
 # BENCH="--only=read* --json=FILE" and the like go to tests/bench/run.
 bench_helpers := $(addprefix $(BUILD)/tests/helpers/,measure mkimage openmany \
-	samedata seekmap)
+	samedata seekmap) $(slowio)
 BENCH ?=
 run_bench = @NBDFS="$(abspath $(BUILD))/nbdfs" \
 	NBDFS_COPY="$(abspath $(BUILD))/nbdfs-copy" \

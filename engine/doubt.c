@@ -107,7 +107,7 @@ static void ghost_gone(struct ghost *g)
 static void on_ready(struct loop_watch *w, uint32_t events)
 {
 	struct ghost *g = container_of(w, struct ghost, watch);
-	char late[16384];
+	char late[8192];
 	ssize_t n;
 
 	(void)events;

@@ -8,7 +8,8 @@
 workloads=(read read-cat read-pattern copy-null write fio-32 fio-1 read-4k
 	cp-dense copy-dense pipe copy-nbd read-late write-late writers-late
 	fio-late read-4k-late cp-mixed copy-mixed cp-empty copy-nothing
-	walk-million cp-million copy-million)
+	walk-million cp-million copy-million vmdk-dense vmdk-mixed vmdk-late
+	vmdk-stream)
 
 # late TIME: delays of nbdkit for reads and writes.
 late()
@@ -400,4 +401,61 @@ run_copy_million()
 	goal us-extent "$comb_extents" "<=" 35 nbdfs-copy
 	goal tool-kib - "<=" 102400 nbdfs-copy
 	rounds "nbdfs-copy of $comb_extents extents" "$slow_rounds"
+}
+
+# to_vmdk BYTES KIND SUBFORMAT [WORD...]: a server's disk as a VMDK image; the
+# words stand before the commands.
+to_vmdk()
+{
+	local bytes=$1 kind=$2 subformat=$3 out who copy
+	shift 3
+	for who in nbdfs-copy qemu-img; do
+		out=$dir/out/$who.vmdk
+		copy=("$NBDFS_COPY" "--destination-format=$kind" "$URI" "$out")
+		[ $who = nbdfs-copy ] ||
+			copy=(qemu-img convert -f raw -O vmdk -o
+				"subformat=$subformat" "$URI" "$out")
+		contend "$who" "$bytes" -b "rm -f '$dir'/out/*.vmdk" \
+			-c "qemu-img compare -q -f raw -F vmdk '$IMAGE' '$out'" \
+			"$@" "${copy[@]}"
+	done
+}
+
+run_vmdk_dense()
+{
+	drop mixed
+	image dense
+	serve qemu "$IMAGE" || return
+	to_vmdk "$dense_bytes" vmdk monolithicSparse
+	goal speed qemu-img ">=" 1.5 nbdfs-copy
+	rounds "to a VMDK image, dense"
+}
+
+run_vmdk_mixed()
+{
+	drop dense
+	image mixed
+	serve qemu "$IMAGE" || return
+	to_vmdk "$mixed_bytes" vmdk monolithicSparse
+	goal speed qemu-img ">=" 1.5 nbdfs-copy
+	rounds "to a VMDK image, mixed"
+}
+
+run_vmdk_late()
+{
+	image small
+	serve qemu "$IMAGE" || return
+	to_vmdk "$small_bytes" vmdk monolithicSparse \
+		env LD_PRELOAD="$helpers/slowio.so"
+	goal speed qemu-img ">=" 3 nbdfs-copy
+	rounds "to a VMDK image, writes take 2 ms more" "$slow_rounds"
+}
+
+run_vmdk_stream()
+{
+	image small
+	serve qemu "$IMAGE" || return
+	to_vmdk "$small_bytes" vmdk-stream streamOptimized
+	goal speed qemu-img ">=" 1.8 nbdfs-copy
+	rounds "to a streamOptimized VMDK image" "$slow_rounds"
 }
