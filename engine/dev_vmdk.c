@@ -215,7 +215,7 @@ static int write_start(struct vmdk_write *v, const char *adapter)
 	text = vmdk_describe(&v->h, v->name, adapter, id & INT32_MAX);
 	if (all && text) {
 		vmdk_encode(&v->h, all);
-		memcpy(all + VMDK_SECTOR, text, strlen(text));
+		memccpy(all + VMDK_SECTOR, text, 0, bytes - VMDK_SECTOR);
 		r = vmdk_pwrite(v->fd, all, bytes, 0);
 	}
 	free(text);

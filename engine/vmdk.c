@@ -9,12 +9,12 @@
 #include "util.h"
 #include "vmdk.h"
 
-#define MAGIC "KDMV"
 #define VERSION_MAX 3
 #define GRAIN_MAX ((uint64_t)2 << 20) /* sectors: 1 GiB */
 #define DIRECTORY_MAX ((uint64_t)32 << 20)
 #define DESC_SECTORS 20
 
+static const uint8_t magic[4] = { 'K', 'D', 'M', 'V' };
 static const uint8_t newlines[4] = { '\n', ' ', '\r', '\n' };
 
 static uint64_t get64(const uint8_t *p)
@@ -33,7 +33,7 @@ static void put64(uint8_t *p, uint64_t x)
 void vmdk_encode(const struct vmdk_header *h, uint8_t *s)
 {
 	memset(s, 0, VMDK_SECTOR);
-	memcpy(s, MAGIC, 4);
+	memcpy(s, magic, sizeof(magic));
 	vmdk_put32(s + 4, h->version);
 	vmdk_put32(s + 8, h->flags);
 	put64(s + 12, h->capacity);
@@ -52,7 +52,7 @@ void vmdk_encode(const struct vmdk_header *h, uint8_t *s)
 
 bool vmdk_is(const uint8_t *sector)
 {
-	return memcmp(sector, MAGIC, 4) == 0;
+	return memcmp(sector, magic, sizeof(magic)) == 0;
 }
 
 static int damaged(struct error *err, const char *what)

@@ -196,7 +196,9 @@ static int report(const char *file, double took, const struct rusage *usage,
 	}
 	fprintf(out, "%.6f %.6f %.6f %.6f %ld %ld\n", took, tool, daemon,
 		server, usage->ru_maxrss, group_peak(daemons));
-	return (file ? fclose(out) : fflush(out)) ? 125 : 0;
+	if (!file)
+		return fflush(out) ? 125 : 0;
+	return fclose(out) ? 125 : 0;
 }
 
 static int usage_error(void)
