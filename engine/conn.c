@@ -294,15 +294,14 @@ static bool conn_is_dead(const struct conn *c)
 static void conn_gone(struct conn *c)
 {
 	struct req_list list = TAILQ_HEAD_INITIALIZER(list);
-	bool changes = false;
 	struct req *r;
 
 	TAILQ_CONCAT(&list, &c->flying, link);
-	TAILQ_FOREACH(r, &list, link) {
+	TAILQ_FOREACH(r, &list, link)
 		cover_clear(&r->got);
-		changes |= r->kind == REQ_WRITE || r->kind == REQ_ZERO;
-	}
-	c->left = changes ? fcntl(c->watch.fd, F_DUPFD_CLOEXEC, 3) : -1;
+	c->left = -1;
+	if (!TAILQ_EMPTY(&list))
+		c->left = fcntl(c->watch.fd, F_DUPFD_CLOEXEC, 3);
 	STAILQ_INIT(&c->completed);
 	c->in_flight = 0;
 	c->in_flight_bytes = 0;

@@ -20,6 +20,7 @@
 struct ghost {
 	struct doubts *d;
 	uint64_t number;
+	bool changes; /* may still be made */
 	struct loop_watch watch;
 	struct loop_timer timer;
 	TAILQ_ENTRY(ghost) link;
@@ -30,12 +31,18 @@ static bool is_change(const struct req *r)
 	return r->kind == REQ_WRITE || r->kind == REQ_ZERO;
 }
 
-/* Any of the first `upto` ghosts is still there. */
+/* Any of the first `upto` ghosts is still there, and may change something. */
 static bool haunted(const struct doubts *d, uint64_t upto)
 {
-	const struct ghost *g = TAILQ_FIRST(&d->ghosts);
+	const struct ghost *g;
 
-	return g && g->number <= upto;
+	TAILQ_FOREACH(g, &d->ghosts, link) {
+		if (g->number > upto)
+			break;
+		if (g->changes)
+			return true;
+	}
+	return false;
 }
 
 /* ------------------------------------------------------------- settling */
@@ -126,9 +133,10 @@ static void on_patience(struct loop_timer *t)
 	ghost_gone(container_of(t, struct ghost, timer));
 }
 
-void doubts_ghost(struct doubts *d, int fd)
+void doubts_ghost(struct doubts *d, int fd, const struct req_list *list)
 {
 	struct ghost *g = calloc(1, sizeof(*g));
+	const struct req *r;
 
 	d->last++;
 	if (!g) {
@@ -139,6 +147,8 @@ void doubts_ghost(struct doubts *d, int fd)
 		ghost_end(TAILQ_FIRST(&d->ghosts));
 	g->d = d;
 	g->number = d->last;
+	TAILQ_FOREACH(r, list, link)
+		g->changes |= is_change(r);
 	g->watch.fd = fd;
 	g->watch.ready = on_ready;
 	g->timer.fire = on_patience;

@@ -42,9 +42,11 @@ struct doubts {
 /* `patience` and the callbacks are set already. */
 void doubts_init(struct doubts *d, struct loop *loop);
 void doubts_free(struct doubts *d);
-/* Takes the socket of a connection that is given up. Its number is d->last,
- * to be put into the requests that it had. */
-void doubts_ghost(struct doubts *d, int fd);
+/* Takes the socket of a connection that is given up, and had these requests.
+ * Its number is d->last, to be put into them. Also where none of them is a
+ * change: there are servers that die of a client that does not take their
+ * answers. */
+void doubts_ghost(struct doubts *d, int fd, const struct req_list *list);
 /* r has been answered with r->error. True: it is kept until there is no doubt,
  * then `settled`. */
 bool doubts_keep(struct doubts *d, struct req *r);

@@ -508,7 +508,7 @@ static void on_broken(struct conn *c, struct req_list *list)
 
 	x->stats.reconnects++;
 	if (left)
-		doubts_ghost(&x->doubts, c->left);
+		doubts_ghost(&x->doubts, c->left, list);
 	x->events.lost(x->arg);
 	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
 		TAILQ_REMOVE(list, r, link);

@@ -70,7 +70,7 @@ end
 
 # ------------------------------------------------------------ given up
 
-begin --timeout=1 --reconnect=3
+begin --timeout=1 --reconnect=5
 ops "open:rw,sync:$F" write:0:64K:1 fsync close
 kill -KILL "$SERVER_PID"
 wait_until 5 _gone "$SERVER_PID"

@@ -73,7 +73,8 @@ ok "cmp -n $MiB -i $((6 * MiB)):0 '$DISK' /dev/zero" "and are sent"
 steps "open 0;truncate 0;read 1048576 00;close 0;" \
 	"so do those of a truncation" \
 	"open:rw:$F" truncate:0 "${dies[@]}" read:8M:1M close
-ok "cmp -n $((16 * MiB)) '$DISK' /dev/zero" "and are sent at close"
+ok "wait_until 10 cmp -s -n $((16 * MiB)) '$DISK' /dev/zero" \
+	"and are sent by the last close"
 ok "cmp '$F' '$DISK'" "all is as it should be"
 ok "umnt '$MNT'" "unmounted"
 stop_server
