@@ -4,7 +4,7 @@
 # CFLAGS, CPPFLAGS and LDFLAGS are the user's; what the sources need is added
 # to them and never replaces them.
 
-VERSION = 0.1
+VERSION = 1.0
 
 # ------------------------------------------------------------------ settings
 

@@ -188,7 +188,9 @@ static int open_image(struct end *e, struct loop *loop, struct error *err)
 	image_open(&x.r);
 	r = wait_for(&x.w);
 	if (r < 0) {
-		if (x.r.err.text[0])
+		if (r == -EROFS)
+			error_set(err, "%s: the export is read-only", e->label);
+		else if (x.r.err.text[0])
 			*err = x.r.err;
 		else
 			error_set(err, "%s: %s", e->label, strerror(-r));

@@ -156,14 +156,17 @@ static int power_of_two(const struct opt_value *v, uint64_t min,
 static int set_progress(struct cli *cli, const struct opt_value *v,
 			struct error *err)
 {
+	const char *text = v->text;
 	uint64_t fd;
 
 	cli->progress = true;
 	cli->progress_fd = -1;
-	if (!v->text)
+	if (!text)
 		return 0;
-	if (parse_number(v->text, 0, 1 << 20, &fd) < 0) {
-		error_set(err, "--progress=%s: not a file descriptor", v->text);
+	/* From -p=FD. */
+	text += *text == '=';
+	if (parse_number(text, 0, 1 << 20, &fd) < 0) {
+		error_set(err, "--progress=%s: not a file descriptor", text);
 		return -EINVAL;
 	}
 	cli->progress_fd = (int)fd;

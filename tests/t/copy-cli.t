@@ -54,6 +54,7 @@ usage src null: -R 0 --- "requests=0"
 usage src null: -C 0 --- "connections=0"
 usage src null: --queue-size=x --- "queue-size=x"
 usage src null: --progress=x --- "progress=x"
+usage src null: -p=x --- "progress=x: not a file descriptor"
 usage null: new --- "only be the destination"
 usage src [ --- "without"
 usage src null: --verify --- "read back"
@@ -98,6 +99,9 @@ is $? 1 "a summary that cannot be written is an error"
 is "$(sort -u lines | grep -vxE '[0-9]+/100')" "" "lines of N/100"
 is "$(tail -n 1 lines)" "100/100" "to the end"
 head -c 2M /dev/urandom >slow
+mv lines all-lines
+"$copy" -p=5 src new 5>lines
+ok "cmp lines all-lines" "-p=FD is the same"
 "$copy" --progress=5 --rate=2M slow new 5>lines
 ok "[ $(wc -l <lines) -ge 3 ]" "in steps"
 is "$(sort -n lines | cmp - lines)" "" "that grow"

@@ -94,6 +94,14 @@ run_ok "$copy" --synchronous --no-extents "$URI" got
 is "$(requests Read | awk '{ print $2 }' | xargs)" \
 	"0x0 0x100000 0x200000 0x300000" "--synchronous: one after the other"
 
+# ---------------------------------------------------------------- read-only
+
+next_nbdkit
+start_nbdkit -r file src || bail "nbdkit"
+run_fails "$copy" got "$URI"
+like "$ERR" "^nbdfs-copy: nbd.unix:.*: the export is read-only$" \
+	"what cannot be written is named"
+
 # ------------------------------------------------------------------- limits
 
 logged --filter=log --filter=delay --filter=noextents file src rdelay=20ms
