@@ -470,12 +470,12 @@ static int work(struct run *run)
 	return r;
 }
 
-/* One line, with what the engine had to say of it. */
+/* One line, with what the engine had to say of it, unless that is the same. */
 static void say_error(struct cli *cli, const char *text)
 {
-	const char *reason = cli->reason;
+	const char *reason = cli->reason, *why = strrchr(reason, ':');
 
-	if (!*reason || strstr(text, reason))
+	if (!*reason || strstr(text, why ? why : reason))
 		fprintf(stderr, PROGRAM ": %s\n", text);
 	else
 		fprintf(stderr, PROGRAM ": %s (%s)\n", text, reason);

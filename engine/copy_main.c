@@ -71,7 +71,8 @@ int main(int argc, char **argv)
 	cli.log.arg = &cli;
 	if (cli_options(&cli, argc, argv, &err) < 0) {
 		fprintf(stderr, PROGRAM ": %s\n", err.text);
-		fprintf(stderr, "Try '" PROGRAM " --help'.\n");
+		fprintf(stderr,
+			"Try \"" PROGRAM " --help\" for all options.\n");
 	} else if (cli.help || cli.version || cli.dump) {
 		status = end_output(print_and_end(&cli));
 	} else {

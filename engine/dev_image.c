@@ -9,7 +9,8 @@ struct image_dev {
 	struct blockdev dev;
 	struct handle *h;
 	char *name;
-	bool lost; /* what was written may be gone */
+	unsigned losses; /* of the image, as last seen */
+	bool lost;	 /* what was written may be gone */
 };
 
 static struct image_dev *to_image(struct blockdev *dev)
@@ -34,13 +35,25 @@ static void image_dev_write(struct blockdev *dev, struct dev_io *io);
 static void image_dev_zero(struct blockdev *dev, struct dev_io *io);
 
 /* After a connection was lost nothing is written until somebody has taken
- * note that earlier writes may be lost; then it can go on. */
+ * note that earlier writes may be lost; then it can go on. What is deferred
+ * without a loss is a write that failed, and taken as well. */
 static bool note_lost(struct image_dev *d)
 {
-	if (handle_error_take(d->h) == 0)
+	unsigned losses = image_losses(handle_image(d->h));
+
+	if (handle_error_take(d->h) == 0 || losses == d->losses)
 		return false;
+	d->losses = losses;
 	d->lost = true;
 	return true;
+}
+
+/* Zeroes are sent late, so that their errors are those of the handle. */
+static int zero_failure(struct image_dev *d)
+{
+	if (image_losses(handle_image(d->h)) != d->losses)
+		return 0;
+	return handle_error_take(d->h);
 }
 
 static void write_done(struct image_op *op, int error)
@@ -60,7 +73,7 @@ static void zero_done(struct image_op *op, int error)
 	if (error && note_lost(to_image(io->dev)))
 		image_dev_zero(io->dev, io);
 	else
-		io->done(io, error);
+		io->done(io, error ? error : zero_failure(to_image(io->dev)));
 }
 
 static void extent_done(struct image_op *op, int error)
@@ -172,6 +185,7 @@ struct blockdev *dev_image_new(struct handle *h, struct error *err)
 	}
 	image_get_info(img, &info);
 	d->h = h;
+	d->losses = image_losses(img);
 	d->dev.ops = &image_ops;
 	d->dev.name = d->name;
 	d->dev.size = image_size(img);

@@ -278,6 +278,9 @@ uint64_t image_size(const struct image *img);
  * name. */
 bool image_marked(const struct image *img);
 bool image_read_only(const struct image *img);
+/* How often a connection was lost and with it perhaps what had been written and
+ * not flushed: then the deferred error of a handle is of that. */
+unsigned image_losses(const struct image *img);
 /* For stat: 512-byte blocks, by the rule for st_blocks: never waits. */
 uint64_t image_blocks(const struct image *img);
 

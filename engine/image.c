@@ -271,6 +271,7 @@ static void on_lost(void *arg)
 	forget_all(img);
 	if (img->completed > img->flushed && export_caps(img->x)->flush) {
 		img->flushed = img->completed;
+		img->losses++;
 		image_defer(img, -EIO);
 	}
 }
@@ -622,6 +623,11 @@ uint64_t image_size(const struct image *img)
 bool image_read_only(const struct image *img)
 {
 	return img->read_only;
+}
+
+unsigned image_losses(const struct image *img)
+{
+	return img->losses;
 }
 
 bool image_marked(const struct image *img)

@@ -234,6 +234,7 @@ struct image {
 	unsigned zero_asked; /* times about zero_ask_pos */
 	uint64_t completed;  /* changes the server has answered */
 	uint64_t flushed;    /* of these, on stable storage */
+	unsigned losses;     /* of what had been answered and not flushed */
 
 	/* chunks */
 	struct tree chunks;

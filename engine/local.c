@@ -30,6 +30,18 @@ static int open_again(const char *path, int flags)
 	return fd;
 }
 
+static int cannot_open(struct error *err, const char *path)
+{
+	struct stat st;
+	int e = errno;
+
+	if (e != ENXIO || stat(path, &st) < 0 || !S_ISSOCK(st.st_mode))
+		return fail(err, path, e);
+	error_set(err, "%s: is a socket; its server is nbd+unix:///?socket=%s",
+		  path, path);
+	return -e;
+}
+
 static bool on_fuse(int fd)
 {
 	struct statfs fs;
@@ -112,7 +124,7 @@ int local_open_source(const char *path, struct local *l, struct error *err)
 	} else {
 		l->fd = open_again(path, O_RDONLY);
 		if (l->fd < 0)
-			return fail(err, path, errno);
+			return cannot_open(err, path);
 		r = look(l, err);
 	}
 	if (r < 0)
@@ -227,7 +239,7 @@ static int open_dest_path(struct local *l, const struct local_want *want,
 		flags = O_WRONLY;
 	l->fd = open_again(l->name, flags);
 	if (l->fd < 0)
-		return fail(err, l->name, errno);
+		return cannot_open(err, l->name);
 	return look(l, err);
 }
 

@@ -171,6 +171,22 @@ start_nbdkit --filter=error file disk5 error=ENOSPC error-pwrite-rate=100%
 run_fails "$copy" src "$URI"
 like "$ERR" "cannot write at offset [0-9]+: No space left" \
 	"a full server is an error at once"
+is "$(wc -l <<<"$ERR")" 1 "one line says so"
+next_nbdkit
+start_nbdkit --filter=error file disk5 error=ENOSPC error-zero-rate=100%
+truncate -s "$(stat -c %s disk5)" hole
+run_fails "$copy" hole "$URI"
+like "$ERR" "^[^()]*: cannot zero at offset [0-9]+: No space left on device$" \
+	"and so are zeroes for which it has no room"
+
+# A socket is not a file, although it has a name.
+next_nbdkit
+start_nbdkit file src
+for way in "$SOCK out" "src $SOCK"; do
+	run_fails "$copy" $way
+	is "$ERR" "nbdfs-copy: $SOCK: is a socket; its server is \
+nbd+unix:///?socket=$SOCK" "a socket is no file"
+done
 
 # A server that dies in the middle, and comes back.
 next_nbdkit
