@@ -122,6 +122,9 @@ static void owner_flushed(struct image_op *op, int error)
 {
 	struct image_write *w = op->user;
 
+	/* What the flush has reached is not what was written. */
+	if (!error && w->sync.losses != op->img->losses)
+		error = -EIO;
 	op_finish(&w->op, error);
 }
 
@@ -137,6 +140,7 @@ static void tell_owner(struct image_write *w, int error)
 		w->sync.op.done = owner_flushed;
 		w->sync.op.user = w;
 		op_init(&w->sync.op, OP_SYNC);
+		w->sync.losses = img->losses;
 		sync_flush(&w->sync);
 		return;
 	}

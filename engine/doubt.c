@@ -177,6 +177,19 @@ bool doubts_keep(struct doubts *d, struct req *r)
 	return true;
 }
 
+void doubts_again(struct doubts *d, struct req_list *list)
+{
+	struct req *r, *next;
+
+	for (r = TAILQ_FIRST(&d->answered); r; r = next) {
+		next = TAILQ_NEXT(r, link);
+		if (r->error || (r->flags & REQ_FUA))
+			continue;
+		TAILQ_REMOVE(&d->answered, r, link);
+		TAILQ_INSERT_TAIL(list, r, link);
+	}
+}
+
 void doubts_failed(struct doubts *d, const struct req *r)
 {
 	uint64_t end = r->offset + r->len;

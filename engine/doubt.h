@@ -50,6 +50,9 @@ void doubts_ghost(struct doubts *d, int fd, const struct req_list *list);
 /* r has been answered with r->error. True: it is kept until there is no doubt,
  * then `settled`. */
 bool doubts_keep(struct doubts *d, struct req *r);
+/* A connection broke, and its server may have forgotten what it had answered:
+ * what is kept goes to `list`, to be sent once more. */
+void doubts_again(struct doubts *d, struct req_list *list);
 /* r is being failed, unanswered. */
 void doubts_failed(struct doubts *d, const struct req *r);
 /* True: r, which is new, must not be sent yet; then `released`. */

@@ -426,6 +426,7 @@ struct image_sync {
 	struct image_op op;
 	unsigned flags;
 	uint64_t epoch;	     /* image's own */
+	unsigned losses;     /* image's own: when it began */
 	struct flush *flush; /* image's own */
 };
 void image_sync(struct image_sync *s);

@@ -168,6 +168,7 @@ void image_sync(struct image_sync *s)
 	op_init(&s->op, OP_SYNC);
 	img = s->op.img;
 	s->flush = NULL;
+	s->losses = img->losses;
 	image_ref(img);
 	s->epoch = epoch_close(img);
 	img->send_upto = max_u64(img->send_upto, s->epoch);

@@ -52,6 +52,7 @@ struct export
 	uint64_t backoff;
 	uint64_t no_more_until; /* an additional connection failed */
 	uint64_t last_failure;
+	uint64_t breaks; /* connections that broke */
 	bool want_open, broken, aborted, changed;
 	bool dispatching;
 
@@ -95,6 +96,8 @@ static void on_finish_task(struct loop_task *t)
 		TAILQ_REMOVE(&x->finished, r, link);
 		req_answered(x, r, r->error);
 	}
+	/* What was cut may have more to send. */
+	dispatch(x);
 }
 
 static void fail_lost(struct export *x, struct req *r)
@@ -130,6 +133,27 @@ static void fail_all(struct export *x)
 
 /* -------------------------------------------------------------- answers */
 
+/*
+ * All pieces are done. What a server has answered is not counted as written
+ * before: if one was lost since, it may have taken some of the pieces along,
+ * and nobody would ever hear of it. True: r begins anew.
+ */
+static bool redo(struct export *x, struct req *r)
+{
+	if (r->error || r->began == x->breaks || (r->flags & REQ_FUA) ||
+	    (r->kind != REQ_WRITE && r->kind != REQ_ZERO))
+		return false;
+	if (x->aborted || ++r->redone >= MAX_TRIES) {
+		r->error = -EIO;
+		r->lost = true;
+		return false;
+	}
+	r->next = r->offset;
+	r->first = true;
+	TAILQ_INSERT_HEAD(&x->queue, r, link);
+	return true;
+}
+
 static void piece_answered(struct export *x, struct req *piece, int error)
 {
 	struct req *r = piece->parent;
@@ -141,6 +165,9 @@ static void piece_answered(struct export *x, struct req *piece, int error)
 		r->error = error;
 		r->lost = piece->lost;
 	}
+	if (r->first)
+		r->began = x->breaks;
+	r->first = false;
 	r->pieces--;
 	if (x->aborted && unsent && !r->error)
 		r->error = -EIO;
@@ -153,7 +180,7 @@ static void piece_answered(struct export *x, struct req *piece, int error)
 	}
 	if (unsent && parked)
 		TAILQ_INSERT_HEAD(&x->queue, r, link);
-	if (!unsent && r->pieces == 0)
+	if (!unsent && r->pieces == 0 && !redo(x, r))
 		r->done(r, r->error);
 }
 
@@ -504,12 +531,16 @@ static void on_broken(struct conn *c, struct req_list *list)
 {
 	struct export *x = c->x;
 	bool left = c->left >= 0;
+	struct req_list again;
 	struct req *r;
 
 	x->stats.reconnects++;
 	if (left)
 		doubts_ghost(&x->doubts, c->left, list);
 	x->events.lost(x->arg);
+	x->breaks++;
+	TAILQ_INIT(&again);
+	doubts_again(&x->doubts, &again);
 	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
 		TAILQ_REMOVE(list, r, link);
 		r->conn = NULL;
@@ -520,6 +551,7 @@ static void on_broken(struct conn *c, struct req_list *list)
 		else
 			TAILQ_INSERT_HEAD(&x->queue, r, link);
 	}
+	TAILQ_CONCAT(&x->queue, &again, link);
 	if (x->aborted || x->closed || count_state(x, CONN_READY) ||
 	    count_state(x, CONN_OPENING)) {
 		dispatch(x);
@@ -596,6 +628,8 @@ void export_submit(struct export *x, struct req *r)
 	r->tries = 0;
 	r->ghost = 0;
 	r->pieces = 0;
+	r->redone = 0;
+	r->first = true;
 	r->next = r->offset;
 	r->sent = loop_now(loop_of(x));
 	if (x->aborted || x->closed) {

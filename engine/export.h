@@ -68,7 +68,10 @@ struct req {
 	unsigned tries;	    /* connections that broke under it */
 	uint64_t broken_at; /* when the first of them did */
 	uint64_t ghost;	    /* and what may be left of the last */
-	bool cut;	    /* this is a parent */
+	bool cut;	    /* this is a parent; */
+	bool first;	    /* no piece has been answered; */
+	uint64_t began;	    /* when one was, in connections broken; */
+	unsigned redone;    /* begun anew so often */
 	bool whole;	    /* asked for in one piece */
 };
 TAILQ_HEAD(req_list, req);

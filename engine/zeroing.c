@@ -54,6 +54,8 @@ static void slot_done(struct req *r, int error)
 
 	op->pending--;
 	if (!error) {
+		/* At once: it may be lost while others are on their way. */
+		img->completed++;
 		s->pos += r->len;
 	} else if (command && error == -EOPNOTSUPP) {
 		if ((int)img->zero_way == way)
@@ -303,6 +305,9 @@ static void zero_synced(struct image_op *op, int error)
 {
 	struct image_zero *z = op->user;
 
+	if (!error && z->sync.losses != op->img->losses &&
+	    (z->flags & ZERO_SYNC))
+		error = -EIO;
 	op_finish(&z->op, error);
 }
 

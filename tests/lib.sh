@@ -283,11 +283,24 @@ wait_until()
 	done
 }
 
+# _is_ours PID: a process of this test, as far as can be seen. After a long test
+# the number may be that of another one.
+_is_ours()
+{
+	! _gone "$1" || return
+	grep -qzxF "NBDFS_TEST_DIR=$T" "/proc/$1/environ" 2>/dev/null
+	[ $? != 1 ]
+}
+
 # _end SECONDS PID...: asks them to end, then makes them.
 _end()
 {
-	local pid limit=$1
+	local pid limit=$1 ours=()
 	shift
+	for pid; do
+		! _is_ours "$pid" || ours+=("$pid")
+	done
+	set -- "${ours[@]}"
 	[ $# -gt 0 ] || return 0
 	kill -TERM "$@" 2>/dev/null
 	for pid; do
