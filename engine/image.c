@@ -269,6 +269,7 @@ static void on_lost(void *arg)
 	if (!img->opened)
 		return;
 	forget_all(img);
+	img->breaks++;
 	if (img->completed > img->flushed && export_caps(img->x)->flush) {
 		img->flushed = img->completed;
 		img->losses++;

@@ -105,7 +105,10 @@ struct wop {
 		uint64_t pos, end;
 		int way;
 	} slot[WOP_REQS];
-	uint64_t pos;	  /* zero: given to slots up to here */
+	uint64_t pos;	  /* zero: given to slots up to here; */
+	bool begun;	  /* some of it is answered, */
+	uint64_t breaks;  /* since so many connections broke; */
+	unsigned redone;  /* and all of it was, so often */
 	uint64_t counted; /* bytes of img->queued */
 	unsigned pending;
 	int error;
@@ -235,6 +238,7 @@ struct image {
 	uint64_t completed;  /* changes the server has answered */
 	uint64_t flushed;    /* of these, on stable storage */
 	unsigned losses;     /* of what had been answered and not flushed */
+	uint64_t breaks;     /* connections that broke */
 
 	/* chunks */
 	struct tree chunks;

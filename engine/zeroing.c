@@ -26,6 +26,7 @@
 #define SEGMENT (16 * MiB)   /* a slot's share, when zeroes are written */
 #define SMALL_GAP (64 * KiB) /* zero already, but not worth two commands */
 #define ASK_TRIES 3
+#define REDO_MAX 8
 
 /* ----------------------------------------------------- one range, on the wire */
 
@@ -38,9 +39,27 @@ static int slot_way(const struct wop_slot *s)
 	return s->way > way ? s->way : way;
 }
 
+/*
+ * A connection that was lost between the first answer and the last may have
+ * taken along what was answered before: then all begins anew.
+ */
+static bool must_redo(struct wop *op)
+{
+	if (op->error || !op->begun || op->breaks == op->img->breaks)
+		return false;
+	if (++op->redone < REDO_MAX)
+		return true;
+	op->error = -EIO;
+	return false;
+}
+
 static void range_check(struct wop *op)
 {
-	if (op->pending == 0)
+	if (op->pending > 0)
+		return;
+	if (must_redo(op))
+		zero_start(op);
+	else
 		wop_done(op);
 }
 
@@ -54,8 +73,9 @@ static void slot_done(struct req *r, int error)
 
 	op->pending--;
 	if (!error) {
-		/* At once: it may be lost while others are on their way. */
-		img->completed++;
+		if (!op->begun)
+			op->breaks = img->breaks;
+		op->begun = true;
 		s->pos += r->len;
 	} else if (command && error == -EOPNOTSUPP) {
 		if ((int)img->zero_way == way)
@@ -121,6 +141,7 @@ static void slot_next(struct wop_slot *s)
 void zero_start(struct wop *op)
 {
 	op->pos = op->node.key;
+	op->begun = false;
 	op->pending++; /* not done while slots are being filled */
 	for (int i = 0; i < WOP_REQS; i++) {
 		op->slot[i].op = op;

@@ -87,10 +87,13 @@ int file_prepare(struct ctx *c, struct file *f)
 	}
 	f->model = calloc(1, f->size);
 	f->by = calloc(f->size, sizeof(*f->by));
-	if (!f->model || !f->by || read_all(from, f->model, f->size)) {
+	f->base = malloc(f->size);
+	if (!f->model || !f->by || !f->base ||
+	    read_all(from, f->model, f->size)) {
 		fprintf(stderr, "fsrandom: %s: %s\n", from, strerror(errno));
 		return -1;
 	}
+	memcpy(f->base, f->model, f->size);
 	return 0;
 }
 
@@ -100,6 +103,8 @@ int file_open(struct worker *w, struct file *f, bool truncate)
 	size_t i;
 
 	for (i = 0; i < FD_COUNT; i++) {
+		if (f->fd[i] >= 0)
+			continue;
 		flags = kinds[i].flags | O_CLOEXEC;
 		if (truncate && i == FD_MAIN)
 			flags |= O_TRUNC;
@@ -113,8 +118,10 @@ int file_open(struct worker *w, struct file *f, bool truncate)
 	return 0;
 }
 
+/* Closes all, also when one of them has something to report. */
 int file_close(struct worker *w, struct file *f)
 {
+	int ret = 0;
 	size_t i;
 
 	if (f->map && munmap(f->map, f->size))
@@ -123,9 +130,24 @@ int file_close(struct worker *w, struct file *f)
 	f->map_dirty = false;
 	for (i = 0; i < FD_COUNT; i++) {
 		if (f->fd[i] >= 0 && close(f->fd[i]))
-			return fail_errno(w, "close");
+			ret = fail_errno(w, "close");
 		f->fd[i] = -1;
 	}
+	return ret;
+}
+
+int file_map(struct worker *w, struct file *f)
+{
+	f->map = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_SHARED,
+		      f->fd[rng_chance(&w->rng, 50) ? FD_MAIN : FD_SECOND], 0);
+	if (f->map == MAP_FAILED) {
+		f->map = NULL;
+		return fail_errno(w, "mmap");
+	}
+	/* Pages read around a fault would be those of other workers, and
+	 * stale as soon as these write. */
+	if (w->c->cfg.threads > 1 && madvise(f->map, f->size, MADV_RANDOM))
+		return fail_errno(w, "madvise");
 	return 0;
 }
 

@@ -21,6 +21,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
+#include <sys/types.h>
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 #define PAGE ((uint64_t)4096)
@@ -29,6 +31,7 @@
 #define MAX_THREADS 16
 #define TRACE_LINES 64
 #define TRACE_WIDTH 160
+#define MAX_TOUCHED 8
 
 /* The descriptors of each file. They are opened one by one: each is a handle
  * of its own to a file system. */
@@ -49,6 +52,8 @@ struct config {
 	bool settle;		    /* msync before a truncation */
 	const char *only, *without; /* names of operations, comma between */
 	const char *at_reopen;
+	bool lossy;	  /* the disk may fail: see lossy.c */
+	unsigned seconds; /* end after so long; 0: by ops */
 };
 
 struct rng {
@@ -66,7 +71,19 @@ struct file {
 	uint8_t *map;	/* NULL: no shared mapping */
 	bool map_dirty; /* written through it, not synced */
 	int fd[FD_COUNT];
+	uint8_t *base;	 /* what is durable; see lossy.c */
+	uint64_t synced; /* all up to this operation is durable */
 };
+
+/* What an operation may make of a range. */
+struct change {
+	TAILQ_ENTRY(change) link;
+	const struct file *f;
+	uint64_t op, off, len;
+	uint8_t *data; /* NULL: zeroes */
+	bool durable;
+};
+TAILQ_HEAD(changes, change);
 
 struct ctx {
 	struct config cfg;
@@ -78,6 +95,24 @@ struct ctx {
 	uint64_t traced;
 	atomic_uint_fast64_t next_op;
 	atomic_bool failed;
+	struct worker *worker;
+	int64_t start;		    /* seconds */
+	pthread_mutex_t sync_lock;  /* see sync_fd() */
+	pthread_mutex_t past_lock;  /* past, base and synced of files */
+	struct changes past;	    /* since what is durable, in order */
+	atomic_uint_fast64_t heard; /* errors since the last recovery */
+	atomic_bool lost;	    /* some worker waits for a recovery */
+	uint64_t recoveries;
+};
+
+struct range {
+	uint64_t off, len; /* len 0: nothing suitable */
+};
+
+/* What the current operation may have changed when it fails. */
+struct touched {
+	struct file *f;
+	struct range r;
 };
 
 struct worker {
@@ -85,16 +120,16 @@ struct worker {
 	unsigned id;
 	pthread_t thread;
 	struct rng rng;
-	uint64_t op; /* number of the current operation */
+	atomic_uint_fast64_t op; /* number of the current operation */
 	const char *op_name;
 	uint8_t *buf; /* more than max_io, page-aligned */
 	aio_context_t aio;
 	uint64_t hot[8]; /* edges of earlier ranges */
 	unsigned next_hot;
-};
-
-struct range {
-	uint64_t off, len; /* len 0: nothing suitable */
+	struct touched touched[MAX_TOUCHED];
+	unsigned ntouched;
+	bool lost;    /* it failed in a way that is allowed: until recover() */
+	bool unheard; /* but without an error */
 };
 
 struct op {
@@ -128,7 +163,11 @@ void trace(struct worker *w, const char *fmt, ...)
 /* Prints the reason with the recent operations; gives -1. */
 int fail(struct worker *w, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+/* The same for a call that set errno; may be allowed by --lossy. */
 int fail_errno(struct worker *w, const char *what);
+/* For a call that did less than all: allowed by --lossy, where the rest would
+ * have failed. */
+int fail_short(struct worker *w, const char *what, ssize_t n);
 bool owns(const struct worker *w, const struct file *f, uint64_t off);
 /* Without stripes: the one part that the worker owns. */
 void own_part(const struct worker *w, const struct file *f, uint64_t *lo,
@@ -153,6 +192,7 @@ int check_whole(struct worker *w, struct file *f);
 int file_prepare(struct ctx *c, struct file *f);
 int file_open(struct worker *w, struct file *f, bool truncate);
 int file_close(struct worker *w, struct file *f);
+int file_map(struct worker *w, struct file *f);
 int file_save_model(const struct file *f);
 /* Some descriptor that can be written to. */
 int writable_fd(struct worker *w, const struct file *f);
@@ -160,6 +200,33 @@ int any_fd(struct worker *w, const struct file *f);
 /* What O_DIRECT asks of offsets and lengths: 1 where it asks nothing. */
 uint64_t fd_align(const struct worker *w, const struct file *f, int fd);
 const char *fd_name(const struct file *f, int fd);
+
+/* lossy.c: disks that fail */
+bool loss_allowed(const struct worker *w, int error);
+/* Before a change to `data` (NULL: zeroes): in doubt if the operation fails. */
+int may_change(struct worker *w, struct file *f, uint64_t off,
+	       const uint8_t *data, uint64_t len);
+/* After a change that was durable before it returned. */
+int is_durable(struct worker *w, struct file *f, uint64_t off, uint64_t len);
+/* True when the byte may be `found`; the operation then gives -1. */
+bool doubtful(struct worker *w, const struct file *f, uint64_t off,
+	      uint8_t found);
+/* The last operation that has ended, as all before it have. */
+uint64_t all_ended(const struct ctx *c);
+/* All up to that one is durable. With the lock for writing, or from
+ * sync_fd(). */
+void all_durable(struct worker *w, struct file *f, uint64_t op);
+/* fsync or fdatasync. 0, -1. */
+int sync_fd(struct worker *w, struct file *f, int fd, bool data);
+/* Before a copy inside the server: what is lost later must not spread. */
+int settle_range(struct worker *w, struct file *f, uint64_t off, uint64_t len);
+/* An operation has failed, and its lock is still held. True: as it may. */
+bool op_lost(struct worker *w);
+/* Then, without the lock: finds out what there is. */
+int recover(struct worker *w);
+/* memcpy from or to a mapping. */
+int map_copy(struct worker *w, void *to, const void *from, uint64_t len);
+int catch_bus_errors(void);
 
 /* The operations, by subject; each table ends with a NULL name. */
 extern const struct op io_ops[];    /* ops_io.c */

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fsr.h"
@@ -80,6 +81,7 @@ static int run_op(struct worker *w)
 	const struct op *op = pick_op(w);
 	struct ctx *c = w->c;
 	struct file *f = &c->file[0];
+	bool lost;
 	int ret = 0;
 
 	if (!op)
@@ -91,10 +93,15 @@ static int run_op(struct worker *w)
 		pthread_rwlock_wrlock(&c->lock);
 	else
 		pthread_rwlock_rdlock(&c->lock);
-	if (!op->mapped || f->map)
+	/* Files may be closed until somebody recovers. */
+	lost = atomic_load(&c->lost);
+	if (lost)
+		ret = -1;
+	else if (!op->mapped || f->map)
 		ret = op->run(w, f);
+	lost |= op_lost(w);
 	pthread_rwlock_unlock(&c->lock);
-	return ret;
+	return lost ? recover(w) : ret;
 }
 
 static int check_all(struct worker *w)
@@ -102,13 +109,21 @@ static int check_all(struct worker *w)
 	struct ctx *c = w->c;
 	int ret = 0;
 	unsigned i;
+	bool lost;
 
 	w->op_name = "check";
 	pthread_rwlock_wrlock(&c->lock);
-	for (i = 0; i < c->nfiles && !ret; i++)
+	lost = atomic_load(&c->lost);
+	for (i = 0; i < c->nfiles && !ret && !lost; i++)
 		ret = check_whole(w, &c->file[i]);
+	lost |= op_lost(w);
 	pthread_rwlock_unlock(&c->lock);
-	return ret;
+	return lost ? recover(w) : ret;
+}
+
+static bool time_is_up(const struct ctx *c)
+{
+	return c->cfg.seconds && time(NULL) - c->start >= c->cfg.seconds;
 }
 
 static void *worker_main(void *arg)
@@ -117,8 +132,8 @@ static void *worker_main(void *arg)
 	struct ctx *c = w->c;
 
 	while (!atomic_load(&c->failed)) {
-		w->op = atomic_fetch_add(&c->next_op, 1) + 1;
-		if (w->op > c->cfg.ops)
+		atomic_store(&w->op, atomic_fetch_add(&c->next_op, 1) + 1);
+		if (w->op > c->cfg.ops || time_is_up(c))
 			break;
 		if (run_op(w))
 			break;
@@ -174,24 +189,34 @@ static int run_threads(struct ctx *c, struct worker *w)
 }
 
 /* All is compared once more before and after the last close. */
+static int finish_file(struct worker *w, struct file *f)
+{
+	if (check_whole(w, f))
+		return -1;
+	if (f->map && msync(f->map, f->size, MS_SYNC))
+		return fail_errno(w, "msync");
+	if (fsync(f->fd[FD_MAIN]))
+		return fail_errno(w, "fsync");
+	if (file_close(w, f) || file_open(w, f, false) || check_whole(w, f))
+		return -1;
+	return file_close(w, f);
+}
+
 static int finish(struct ctx *c, struct worker *w)
 {
-	struct file *f;
-	unsigned i;
+	unsigned i, tries;
 
 	w->op_name = "end";
+	for (i = 0; i < c->cfg.threads; i++)
+		atomic_store(&w[i].op, c->next_op + 1);
 	for (i = 0; i < c->nfiles; i++) {
-		f = &c->file[i];
-		if (check_whole(w, f))
-			return -1;
-		if (f->map && msync(f->map, f->size, MS_SYNC))
-			return fail_errno(w, "msync");
-		if (fsync(f->fd[FD_MAIN]))
-			return fail_errno(w, "fsync");
-		if (file_close(w, f) || file_open(w, f, false) ||
-		    check_whole(w, f) || file_close(w, f))
-			return -1;
-		if (file_save_model(f))
+		for (tries = 20; finish_file(w, &c->file[i]); tries--) {
+			if (!op_lost(w) || !tries || recover(w))
+				return -1;
+		}
+	}
+	for (i = 0; i < c->nfiles; i++) {
+		if (file_save_model(&c->file[i]))
 			return -1;
 	}
 	return 0;
@@ -226,6 +251,10 @@ static int run(struct ctx *c)
 	int ret = 1;
 
 	memset(w, 0, sizeof(w));
+	TAILQ_INIT(&c->past);
+	c->worker = w;
+	if (c->cfg.lossy && catch_bus_errors())
+		return 1;
 	for (i = 0; i < c->nfiles; i++) {
 		if (file_prepare(c, &c->file[i]))
 			goto out;
@@ -239,11 +268,15 @@ static int run(struct ctx *c)
 		    check_whole(&w[0], &c->file[i]))
 			goto out;
 	}
+	c->start = time(NULL);
 	if (start_itimer(c->cfg.itimer_ms) || run_threads(c, w) ||
 	    atomic_load(&c->failed) || finish(c, &w[0]))
 		goto out;
-	printf("fsrandom: seed %" PRIu64 ": %" PRIu64 " operations\n",
-	       c->cfg.seed, c->cfg.ops);
+	printf("fsrandom: seed %" PRIu64 ": %" PRIu64 " operations, %" PRIu64
+	       " recoveries\n",
+	       c->cfg.seed,
+	       c->cfg.seconds ? c->next_op - c->cfg.threads : c->cfg.ops,
+	       c->recoveries);
 	ret = 0;
 out:
 	for (i = 0; i < MAX_THREADS; i++)
@@ -251,6 +284,7 @@ out:
 	for (i = 0; i < c->nfiles; i++) {
 		free(c->file[i].model);
 		free(c->file[i].by);
+		free(c->file[i].base);
 	}
 	return ret;
 }
@@ -278,6 +312,8 @@ enum {
 	O_ONLY,
 	O_WITHOUT,
 	O_AT_REOPEN,
+	O_LOSSY,
+	O_SECONDS,
 	O_HELP,
 };
 
@@ -302,6 +338,8 @@ static const struct option options[] = {
 	{ "only", 1, NULL, O_ONLY },
 	{ "without", 1, NULL, O_WITHOUT },
 	{ "at-reopen", 1, NULL, O_AT_REOPEN },
+	{ "lossy", 0, NULL, O_LOSSY },
+	{ "seconds", 1, NULL, O_SECONDS },
 	{ "help", 0, NULL, O_HELP },
 	{ NULL, 0, NULL, 0 },
 };
@@ -317,6 +355,8 @@ static void usage(FILE *out)
 		"  --initial=FILE            known contents (--initial2)\n"
 		"  --model=FILE              gets what is expected (--model2)\n"
 		"  --size=BYTES --max-io=BYTES --check-every=N\n"
+		"  --seconds=N               ends after so long\n"
+		"  --lossy                   the disk may fail\n"
 		"  --pause=MS                pauses of up to so long\n"
 		"  --itimer=MS               a signal so often: no EINTR\n"
 		"  --plain                   a local file plays the disk\n"
@@ -371,6 +411,9 @@ static int set_numeric(struct config *cfg, int opt, const char *arg)
 	case O_MAX_IO:
 		cfg->max_io = (n + PAGE) / PAGE * PAGE;
 		break;
+	case O_SECONDS:
+		cfg->seconds = (unsigned)n;
+		break;
 	case O_CHECK:
 		cfg->check_every = (unsigned)n;
 		break;
@@ -404,6 +447,9 @@ static int set_option(struct ctx *c, int opt, const char *arg)
 		break;
 	case O_MODEL2:
 		c->file[1].result = arg;
+		break;
+	case O_LOSSY:
+		c->cfg.lossy = true;
 		break;
 	case O_PLAIN:
 		c->cfg.plain = true;
@@ -439,6 +485,8 @@ int main(int argc, char **argv)
 		.nfiles = 1,
 		.lock = PTHREAD_RWLOCK_INITIALIZER,
 		.trace_lock = PTHREAD_MUTEX_INITIALIZER,
+		.past_lock = PTHREAD_MUTEX_INITIALIZER,
+		.sync_lock = PTHREAD_MUTEX_INITIALIZER,
 	};
 	int opt;
 

@@ -62,7 +62,25 @@ int fail(struct worker *w, const char *fmt, ...)
 
 int fail_errno(struct worker *w, const char *what)
 {
-	return fail(w, "%s: %s", what, strerror(errno));
+	int error = errno;
+
+	if (loss_allowed(w, error)) {
+		trace(w, "... %s: %s", what, strerror(error));
+		w->lost = true;
+		atomic_fetch_add(&w->c->heard, 1);
+		errno = error;
+		return -1;
+	}
+	return fail(w, "%s: %s", what, strerror(error));
+}
+
+int fail_short(struct worker *w, const char *what, ssize_t n)
+{
+	if (n > 0 && w->c->cfg.lossy) {
+		errno = EIO;
+		return fail_errno(w, what);
+	}
+	return fail(w, "%s gave %zd", what, n);
 }
 
 /* Whole pages for each worker, the rest for the last one. */
@@ -140,12 +158,17 @@ static int report_difference(struct worker *w, struct file *f, uint64_t off,
 	uint64_t first = 0, last = 0, count = 0, zero = 0, i;
 
 	for (i = 0; i < len; i++) {
-		if (expected[i] == found[i])
+		if (expected[i] == found[i] ||
+		    doubtful(w, f, off + i, found[i]))
 			continue;
 		if (!count++)
 			first = i;
 		last = i;
 		zero += !found[i];
+	}
+	if (!count) {
+		trace(w, "... something is lost");
+		return -1;
 	}
 	return fail(w,
 		    "%s differs: first at %" PRIu64 " (0x%" PRIx64
@@ -206,8 +229,7 @@ int check_whole(struct worker *w, struct file *f)
 		if (n < 0)
 			return fail_errno(w, "pread of everything");
 		if ((uint64_t)n != len)
-			return fail(w, "pread at %" PRIu64 ": %zd of %" PRIu64,
-				    off, n, len);
+			return fail_short(w, "pread of everything", n);
 		if (model_check(w, f, off, w->buf, len, true))
 			return -1;
 	}

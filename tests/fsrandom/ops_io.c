@@ -29,7 +29,7 @@ static int op_read(struct worker *w, struct file *f)
 	if (n < 0)
 		return fail_errno(w, "pread");
 	if ((uint64_t)n != r.len)
-		return fail(w, "pread gave %zd", n);
+		return fail_short(w, "pread", n);
 	return model_check(w, f, r.off, w->buf, r.len, false);
 }
 
@@ -53,7 +53,7 @@ static int op_readv(struct worker *w, struct file *f)
 	if (n < 0)
 		return fail_errno(w, "preadv");
 	if ((uint64_t)n != r.len)
-		return fail(w, "preadv gave %zd", n);
+		return fail_short(w, "preadv", n);
 	return model_check(w, f, r.off, w->buf, r.len, false);
 }
 
@@ -69,7 +69,7 @@ static int op_read_end(struct worker *w, struct file *f)
 	if (n < 0)
 		return fail_errno(w, "pread over the end");
 	if ((uint64_t)n != f->size - off)
-		return fail(w, "pread over the end gave %zd", n);
+		return fail_short(w, "pread over the end", n);
 	if (model_check(w, f, off, w->buf, (uint64_t)n, false))
 		return -1;
 	n = pread(fd, w->buf, 512, (off_t)(f->size + back));
@@ -91,6 +91,8 @@ static int do_write(struct worker *w, struct file *f, int fd, int flags)
 	if (!r.len)
 		return 0;
 	fill_data(w, w->buf, r.len);
+	if (may_change(w, f, r.off, w->buf, r.len))
+		return -1;
 	if (flags)
 		n = pwritev2(fd, &iov, 1, (off_t)r.off, flags);
 	else
@@ -98,8 +100,10 @@ static int do_write(struct worker *w, struct file *f, int fd, int flags)
 	if (n < 0)
 		return fail_errno(w, "pwrite");
 	if ((uint64_t)n != r.len)
-		return fail(w, "pwrite gave %zd", n);
+		return fail_short(w, "pwrite", n);
 	model_write(w, f, r.off, w->buf, r.len);
+	if (flags || fd == f->fd[FD_SYNC])
+		return is_durable(w, f, r.off, r.len);
 	return 0;
 }
 
@@ -130,13 +134,15 @@ static int op_small(struct worker *w, struct file *f)
 	if (!r.len)
 		return 0;
 	fill_data(w, w->buf, r.len);
+	if (may_change(w, f, r.off, w->buf, r.len))
+		return -1;
 	for (done = 0; done < r.len; done += len) {
 		len = r.len - done < piece ? r.len - done : piece;
 		n = pwrite(fd, w->buf + done, len, (off_t)(r.off + done));
 		if (n < 0)
 			return fail_errno(w, "pwrite");
 		if ((uint64_t)n != len)
-			return fail(w, "pwrite gave %zd", n);
+			return fail_short(w, "pwrite", n);
 	}
 	model_write(w, f, r.off, w->buf, r.len);
 	return 0;
@@ -158,21 +164,25 @@ static int op_write_end(struct worker *w, struct file *f)
 	trace(w, "f%u %s off=%" PRIu64 " len=%" PRIu64, f->index,
 	      fd_name(f, fd), off, len);
 	fill_data(w, w->buf, len);
+	if (may_change(w, f, off, w->buf, fits))
+		return -1;
 	errno = 0;
 	n = pwrite(fd, w->buf, len, (off_t)off);
 	if (!fits) {
+		if (n < 0 && loss_allowed(w, errno))
+			return fail_errno(w, "pwrite at the end");
 		if (n != -1 || errno != ENOSPC)
 			return fail(w, "pwrite at the end: %zd, %s", n,
 				    strerror(errno));
 		return 0;
 	}
 	/* The kernel makes EIO of what a direct write leaves out. */
-	if (n < 0 && errno == EIO && fd == f->fd[FD_DIRECT])
+	if (n < 0 && errno == EIO && fd == f->fd[FD_DIRECT] && !w->c->cfg.lossy)
 		n = (ssize_t)fits;
 	if (n < 0)
 		return fail_errno(w, "pwrite over the end");
 	if ((uint64_t)n != fits)
-		return fail(w, "pwrite over the end: %zd of %" PRIu64, n, fits);
+		return fail_short(w, "pwrite over the end", n);
 	model_write(w, f, off, w->buf, fits);
 	return 0;
 }
@@ -183,9 +193,7 @@ static int op_sync(struct worker *w, struct file *f)
 	bool data = rng_chance(&w->rng, 50);
 
 	trace(w, "f%u %s data=%d", f->index, fd_name(f, fd), data);
-	if (data ? fdatasync(fd) : fsync(fd))
-		return fail_errno(w, "fsync");
-	return 0;
+	return sync_fd(w, f, fd, data);
 }
 
 /* Closing a duplicate sends the file system a flush. */
@@ -237,6 +245,9 @@ static int op_append(struct worker *w, struct file *f)
 	error = errno;
 	if (close(fd))
 		return fail_errno(w, "close");
+	errno = error;
+	if (n < 0 && loss_allowed(w, error))
+		return fail_errno(w, "append");
 	if (n != -1 || error != ENOSPC)
 		return fail(w, "an appending write gave %zd, %s", n,
 			    strerror(n < 0 ? error : 0));
@@ -270,6 +281,18 @@ static int aio_submit_all(struct worker *w, struct aio_piece *p, unsigned n)
 	return 0;
 }
 
+static int aio_failed(struct worker *w, const struct aio_piece *p, int64_t res)
+{
+	const char *what = p->write ? "write" : "read";
+
+	errno = (int)-res;
+	if ((res < 0 && loss_allowed(w, errno)) ||
+	    (res > 0 && (uint64_t)res < p->len))
+		return fail_short(w, what, 1);
+	return fail(w, "aio %s off=%" PRIu64 " len=%" PRIu64 " gave %lld", what,
+		    p->off, p->len, (long long)res);
+}
+
 static int aio_wait_all(struct worker *w, unsigned n)
 {
 	struct io_event ev[AIO_MAX];
@@ -288,11 +311,7 @@ static int aio_wait_all(struct worker *w, unsigned n)
 		for (i = 0; i < ret; i++) {
 			p = (const void *)(uintptr_t)ev[i].data;
 			if (ev[i].res != (int64_t)p->len && !bad)
-				bad = fail(w,
-					   "aio %s off=%" PRIu64 " len=%" PRIu64
-					   " gave %lld",
-					   p->write ? "write" : "read", p->off,
-					   p->len, (long long)ev[i].res);
+				bad = aio_failed(w, p, ev[i].res);
 		}
 		done += (unsigned)ret;
 	}
@@ -339,6 +358,12 @@ static int op_aio(struct worker *w, struct file *f)
 	if (!n)
 		return 0;
 	fill_data(w, w->buf, r.len);
+	for (i = 0; i < n; i++) {
+		if (p[i].write &&
+		    may_change(w, f, p[i].off, w->buf + (p[i].off - r.off),
+			       p[i].len))
+			return -1;
+	}
 	if (aio_submit_all(w, p, n) || aio_wait_all(w, n))
 		return -1;
 	for (i = 0; i < n; i++) {

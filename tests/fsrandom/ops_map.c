@@ -18,7 +18,8 @@ static int op_map_read(struct worker *w, struct file *f)
 	struct range r = pick_range(w, f, w->c->cfg.max_io, 1);
 
 	trace(w, "f%u off=%" PRIu64 " len=%" PRIu64, f->index, r.off, r.len);
-	memcpy(w->buf, f->map + r.off, r.len);
+	if (map_copy(w, w->buf, f->map + r.off, r.len))
+		return -1;
 	return model_check(w, f, r.off, w->buf, r.len, false);
 }
 
@@ -46,7 +47,9 @@ static int op_map_write(struct worker *w, struct file *f)
 	fill_data(w, w->buf, r.len);
 	/* Only seen by truncations, which hold all others off. */
 	__atomic_store_n(&f->map_dirty, true, __ATOMIC_RELAXED);
-	memcpy(f->map + r.off, w->buf, r.len);
+	if (may_change(w, f, r.off, w->buf, r.len) ||
+	    map_copy(w, f->map + r.off, w->buf, r.len))
+		return -1;
 	model_write(w, f, r.off, w->buf, r.len);
 	return sync ? sync_map(w, f, r.off, r.len) : 0;
 }
@@ -66,11 +69,21 @@ static int op_map_self(struct worker *w, struct file *f)
 	gap = a.off > b.off ? a.off - b.off : b.off - a.off;
 	if (!len || gap < len + PAGE)
 		return 0;
+	if (settle_range(w, f, write ? a.off : b.off, len) ||
+	    may_change(w, f, write ? b.off : a.off,
+		       f->model + (write ? a.off : b.off), len))
+		return -1;
 	if (write) {
 		n = pwrite(fd, f->map + a.off, len, (off_t)b.off);
 	} else {
 		__atomic_store_n(&f->map_dirty, true, __ATOMIC_RELAXED);
 		n = pread(fd, f->map + a.off, len, (off_t)b.off);
+	}
+	/* Pages that cannot be read. */
+	if (w->c->cfg.lossy &&
+	    ((n < 0 && errno == EFAULT) || (n >= 0 && (uint64_t)n < len))) {
+		n = -1;
+		errno = EIO;
 	}
 	if (n < 0)
 		return fail_errno(w, "I/O on mapped memory");

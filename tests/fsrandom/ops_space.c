@@ -26,6 +26,9 @@ static int do_fallocate(struct worker *w, struct file *f, int mode)
 	      fd_name(f, fd), mode, r.off, r.len);
 	if (!r.len)
 		return 0;
+	if ((mode & ~FALLOC_FL_KEEP_SIZE) &&
+	    may_change(w, f, r.off, NULL, r.len))
+		return -1;
 	if (fallocate(fd, mode, (off_t)r.off, (off_t)r.len))
 		return fail_errno(w, "fallocate");
 	if (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
@@ -75,6 +78,8 @@ static int op_punch_end(struct worker *w, struct file *f)
 	if (!owns(w, f, off) || owned_until(w, f, off) < f->size)
 		return 0;
 	trace(w, "f%u %s off=%" PRIu64, f->index, fd_name(f, fd), off);
+	if (may_change(w, f, off, NULL, f->size - off))
+		return -1;
 	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 		      (off_t)off, (off_t)back + 100000))
 		return fail_errno(w, "fallocate over the end");
@@ -99,6 +104,10 @@ static int seek_data(struct worker *w, struct file *f, int fd, uint64_t off,
 		return fail(w, "SEEK_DATA from %" PRIu64 " gave %" PRIu64, off,
 			    *pos);
 	data = model_data(w, f, off, *pos);
+	if (data < *pos && doubtful(w, f, data, 0)) {
+		trace(w, "... something is lost");
+		return -1;
+	}
 	if (data < *pos)
 		return fail(w,
 			    "SEEK_DATA from %" PRIu64 " gave %" PRIu64
@@ -121,6 +130,11 @@ static int seek_hole(struct worker *w, struct file *f, int fd, uint64_t off,
 	if (*pos < off || *pos > f->size)
 		return fail(w, "SEEK_HOLE from %" PRIu64 " gave %" PRIu64, off,
 			    *pos);
+	if (*pos < f->size && owns(w, f, *pos) && f->model[*pos] &&
+	    doubtful(w, f, *pos, 0)) {
+		trace(w, "... something is lost");
+		return -1;
+	}
 	if (*pos < f->size && owns(w, f, *pos) && f->model[*pos])
 		return fail(w,
 			    "SEEK_HOLE from %" PRIu64 " gave %" PRIu64
@@ -238,6 +252,9 @@ static int op_copy(struct worker *w, struct file *f)
 	if (!len || (w->c->cfg.plain &&
 		     (in == f->fd[FD_DIRECT] || out == g->fd[FD_DIRECT])))
 		return 0;
+	if (settle_range(w, f, from.off, len) ||
+	    may_change(w, g, to.off, f->model + from.off, len))
+		return -1;
 	if (copy_range(w, in, from.off, out, to.off, len))
 		return -1;
 	model_write(w, g, to.off, f->model + from.off, len);

@@ -51,6 +51,8 @@ static int op_truncate(struct worker *w, struct file *f)
 	      by_path, to);
 	if (settle_map(w, f))
 		return -1;
+	if (may_change(w, f, to, NULL, f->size - to))
+		return -1;
 	if (by_path ? truncate(f->path, (off_t)to) : ftruncate(fd, (off_t)to))
 		return fail_errno(w, "truncate");
 	if (w->c->cfg.plain && ftruncate(fd, (off_t)f->size))
@@ -83,6 +85,8 @@ static int op_truncate_open(struct worker *w, struct file *f)
 	trace(w, "f%u keep=%d", f->index, keep);
 	if (settle_map(w, f))
 		return -1;
+	if (may_change(w, f, 0, NULL, f->size))
+		return -1;
 	fd = open(f->path, O_RDWR | O_TRUNC | O_CLOEXEC);
 	if (fd < 0)
 		return fail_errno(w, "open with O_TRUNC");
@@ -110,17 +114,7 @@ static int op_map(struct worker *w, struct file *f)
 		f->map_dirty = false;
 		return 0;
 	}
-	f->map = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_SHARED,
-		      f->fd[rng_chance(&w->rng, 50) ? FD_MAIN : FD_SECOND], 0);
-	if (f->map == MAP_FAILED) {
-		f->map = NULL;
-		return fail_errno(w, "mmap");
-	}
-	/* Pages read around a fault would be those of other workers, and
-	 * stale as soon as these write. */
-	if (w->c->cfg.threads > 1 && madvise(f->map, f->size, MADV_RANDOM))
-		return fail_errno(w, "madvise");
-	return 0;
+	return file_map(w, f);
 }
 
 static int set_number(const char *name, uint64_t value)
@@ -165,7 +159,10 @@ static int op_reopen(struct worker *w, struct file *f)
 		return fail_errno(w, "fsync");
 	if (file_close(w, f))
 		return -1;
+	all_durable(w, f, all_ended(w->c));
 	if (outside && change_outside(w, f))
+		return -1;
+	if (truncate && may_change(w, f, 0, NULL, f->size))
 		return -1;
 	if (file_open(w, f, truncate))
 		return -1;
