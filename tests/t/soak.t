@@ -21,6 +21,8 @@ LIMIT=${NBDFS_SOAK_SECONDS:-2}
 seed=${NBDFS_SOAK_SEED:-1}
 read -ra more_args <<<"$NBDFS_SOAK_ARGS"
 SIZE=$((2 * 1024 * 1024 + 8192))
+PID_a=
+PID_b=
 
 # Every kind of server, on a socket that stays the same.
 server_file()
