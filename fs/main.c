@@ -252,8 +252,9 @@ static int serve(struct mount *m)
 
 	m->signals.fd = -1;
 	if (start(m, &err) < 0) {
-		daemon_failed(m->daemon, &err);
+		/* Who hears of it finds the mount point free. */
 		fs_session_unmount(&m->fs);
+		daemon_failed(m->daemon, &err);
 		take_down(m);
 		mount_free(m);
 		return 1;
