@@ -143,6 +143,9 @@ trouble_kill()
 {
 	local pid=PID_$2
 	between 50 800
+	# So that much is on its way.
+	! _is_ours "${!pid}" || kill -STOP "${!pid}"
+	between 0 60
 	die "${!pid}"
 	between 0 400
 	serve "$1" "$2"
@@ -232,12 +235,12 @@ soak()
 		return
 	fi
 	RANDOM=$((seed % 32768))
-	timeout -k 5 $((LIMIT * 4 + 120)) "$NBDFS_HELPERS/fsrandom" --lossy \
+	timeout -k 5 $((LIMIT * 4 + 120)) "$NBDFS_HELPERS/fsrandom" \
 		--seed="$seed" --ops=1000000000 --seconds="$LIMIT" \
 		--threads="$threads" --max-io=300000 --itimer=10 --pause=20 \
 		--initial="$T/a.start" --initial2="$T/b.start" \
 		--model="$T/a.model" --model2="$T/b.model" --file2="$MNT/b" \
-		"${more_args[@]}" "$MNT/a" >"$T/out" 2>&1 </dev/null &
+		"${may[@]}" "${more_args[@]}" "$MNT/a" >"$T/out" 2>&1 </dev/null &
 	job=$!
 	make_trouble "$kind" "$trouble" $job
 	wait $job
@@ -252,6 +255,12 @@ soak()
 	done
 }
 
+# Where each write is on stable storage before it returns, nothing is lost, and
+# so nothing may fail.
+may=(--only=dsync,read,readv,seek,stat,check)
+soak durable cache kill 4 --timeout=2
+
+may=(--lossy)
 soak kill file kill 4 --timeout=2
 soak single single kill 2 --timeout=2
 soak forget cache kill 1 --timeout=2
