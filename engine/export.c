@@ -1,80 +1,20 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * export.c - one export: connections, the queue, reconnection.
+ * export.c - one export: the queue, and what becomes of requests.
  *
  * A request waits in `queue` until a connection has a place for it. When a
- * connection breaks, what it carried goes back to the head of the queue. As
- * long as some connection is up, or one may come up before `retry_until`,
- * requests wait; then they fail with -EIO, and each later one is worth one
- * attempt to connect.
+ * connection breaks, what it carried goes back to the head of the queue.
  */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "conn.h"
-#include "doubt.h"
-#include "util.h"
+#include "export_int.h"
 
 /* NBD lengths are 32 bits; some servers fail above 2 GiB. */
 #define ZERO_LIMIT GiB
 #define PIECES_IN_FLIGHT 16 /* of one request that was cut */
-#define BACKOFF_MIN (100 * NS_PER_MS)
-#define BACKOFF_MAX (5 * NS_PER_S)
-#define CONNECT_MIN (3 * NS_PER_S) /* an attempt gets at least that */
-#define MAX_TRIES 8		   /* a request that kills its server */
-#define MAX_STATUS_TRIES 2	   /* one that nobody needs */
-#define BUSY 4			   /* in flight on each: connect another */
-
-struct export
-{
-	struct engine *e;
-	struct server *srv;
-	char *name;
-	const char *context; /* or NULL */
-	struct export_events events;
-	void *arg;
-
-	struct nbd_caps caps;
-	bool caps_known;
-	uint64_t zero_limit;
-
-	struct conn *conns;
-	unsigned nconns;
-	struct req_list queue, background, finished;
-	struct req_list spare; /* pieces to be used again */
-	struct doubts doubts;
-	struct loop_task finish_task;
-
-	struct loop_timer retry; /* the next attempt to connect */
-	uint64_t retry_until;	 /* 0: no phase of retrying runs */
-	uint64_t backoff;
-	uint64_t no_more_until; /* an additional connection failed */
-	uint64_t last_failure;
-	uint64_t breaks; /* connections that broke */
-	bool want_open, broken, aborted, changed;
-	bool dispatching;
-
-	void (*closed)(void *arg);
-	void *closed_arg;
-	void (*drained)(void *arg);
-	void *drained_arg;
-	struct loop_task drain_task;
-	struct export_stats stats;
-};
-
-static void dispatch(struct export *x);
-
-static struct loop *loop_of(struct export *x)
-{
-	return engine_loop(x->e);
-}
-
-static const struct engine_config *config_of(const struct export *x)
-{
-	return engine_config(x->e);
-}
 
 /* ------------------------------------------------------------- failing */
 
@@ -97,10 +37,10 @@ static void on_finish_task(struct loop_task *t)
 		req_answered(x, r, r->error);
 	}
 	/* What was cut may have more to send. */
-	dispatch(x);
+	export_dispatch(x);
 }
 
-static void fail_lost(struct export *x, struct req *r)
+void export_fail_lost(struct export *x, struct req *r)
 {
 	r->lost = true;
 	doubts_failed(&x->doubts, r);
@@ -119,12 +59,12 @@ static void fail_list(struct export *x, struct req_list *list)
 			r->error = -EIO;
 			r->lost = true;
 		} else {
-			fail_lost(x, r);
+			export_fail_lost(x, r);
 		}
 	}
 }
 
-static void fail_all(struct export *x)
+void export_fail_all(struct export *x)
 {
 	fail_list(x, &x->queue);
 	fail_list(x, &x->background);
@@ -199,7 +139,7 @@ static void on_settled(struct doubts *d, struct req *r)
 	finish_later(container_of(d, struct export, doubts), r, r->error);
 }
 
-static void on_answered(struct conn *c, struct req *r, int error)
+void export_answered(struct conn *c, struct req *r, int error)
 {
 	struct export *x = c->x;
 
@@ -208,7 +148,7 @@ static void on_answered(struct conn *c, struct req *r, int error)
 	r->error = error;
 	if (!doubts_keep(&x->doubts, r))
 		req_answered(x, r, error);
-	dispatch(x);
+	export_dispatch(x);
 }
 
 /* ------------------------------------------------------------- sending */
@@ -295,9 +235,7 @@ static struct req *next_req(struct export *x)
 	return piece;
 }
 
-static void connect_more(struct export *x);
-
-static void dispatch(struct export *x)
+void export_dispatch(struct export *x)
 {
 	struct conn *c;
 	struct req *r;
@@ -324,293 +262,19 @@ static void dispatch(struct export *x)
 		}
 	}
 	x->dispatching = false;
-	connect_more(x);
+	export_connect_more(x);
 }
-
-/* ---------------------------------------------------------- connections */
-
-static unsigned count_state(const struct export *x, enum conn_state state)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < x->nconns; i++)
-		n += x->conns[i].state == state;
-	return n;
-}
-
-/* Connecting must not take much longer than there is time to reconnect. */
-static void open_conn(struct export *x, struct conn *c)
-{
-	uint64_t now = loop_now(loop_of(x)), left;
-	uint64_t patience = config_of(x)->timeout_ms * NS_PER_MS;
-
-	if (x->retry_until) {
-		left = x->retry_until - min_u64(now, x->retry_until);
-		patience = min_u64(patience, max_u64(left, CONNECT_MIN));
-	}
-	conn_open(c, now + patience);
-}
-
-static struct conn *first_down(struct export *x)
-{
-	for (unsigned i = 0; i < x->nconns; i++)
-		if (x->conns[i].state == CONN_DOWN)
-			return &x->conns[i];
-	return NULL;
-}
-
-/* An additional connection, where all that are up are busy. */
-static void connect_more(struct export *x)
-{
-	uint64_t now = loop_now(loop_of(x));
-	struct conn *c;
-
-	if (!x->caps.multi_conn || x->aborted || x->closed ||
-	    now < x->no_more_until || count_state(x, CONN_OPENING) ||
-	    !count_state(x, CONN_READY))
-		return;
-	for (unsigned i = 0; i < x->nconns; i++)
-		if (x->conns[i].state == CONN_READY &&
-		    x->conns[i].in_flight < BUSY)
-			return;
-	c = first_down(x);
-	if (c)
-		open_conn(x, c);
-}
-
-static void connect_first(struct export *x)
-{
-	struct conn *c;
-
-	if (count_state(x, CONN_OPENING) || count_state(x, CONN_READY) ||
-	    x->aborted || x->closed || x->retry.armed)
-		return;
-	c = first_down(x);
-	if (c)
-		open_conn(x, c);
-	/* else all are closing: on_closed() comes here again */
-}
-
-static bool work_waits(const struct export *x)
-{
-	return !TAILQ_EMPTY(&x->queue) || !TAILQ_EMPTY(&x->background) ||
-	       x->want_open;
-}
-
-static void on_retry(struct loop_timer *t)
-{
-	struct export *x = container_of(t, struct export, retry);
-
-	if (work_waits(x))
-		connect_first(x);
-	else
-		x->retry_until = 0; /* the next request begins anew */
-}
-
-/* Pauses grow, but leave time for some attempts. */
-static uint64_t next_pause(const struct export *x)
-{
-	uint64_t max = config_of(x)->reconnect_ms * NS_PER_MS / 4;
-
-	max = max_u64(min_u64(max, BACKOFF_MAX), BACKOFF_MIN);
-	return min_u64(x->backoff ? 2 * x->backoff : BACKOFF_MIN, max);
-}
-
-static void begin_retrying(struct export *x)
-{
-	if (x->retry_until == 0)
-		x->retry_until = loop_now(loop_of(x)) +
-				 config_of(x)->reconnect_ms * NS_PER_MS;
-}
-
-static void retry_soon(struct export *x)
-{
-	begin_retrying(x);
-	loop_timer_set(loop_of(x), &x->retry, x->backoff);
-	x->backoff = next_pause(x);
-}
-
-static void give_up(struct export *x, int error, const struct error *why)
-{
-	bool told = x->want_open;
-
-	x->broken = true;
-	x->retry_until = 0;
-	x->last_failure = loop_now(loop_of(x));
-	fail_all(x);
-	x->want_open = false;
-	/* Why is said in words: a socket that is not there must not look like
-	 * a file that is not there. */
-	if (told)
-		x->events.opened(x->arg, error == -ENOMEM ? error : -EIO, why);
-	else
-		log_msg(&config_of(x)->log, LOG_LVL_ERROR, "%s", why->text);
-}
-
-static void open_failed(struct export *x, struct conn *c, int error)
-{
-	uint64_t now = loop_now(loop_of(x));
-
-	if (count_state(x, CONN_READY)) {
-		x->no_more_until = now + BACKOFF_MAX;
-		return;
-	}
-	/* It was to be one more, and the others have been lost since. */
-	if (x->caps_known && !x->broken)
-		begin_retrying(x);
-	if (!x->caps_known || x->changed || !server_alive(x->srv) ||
-	    x->retry_until == 0 || now + x->backoff >= x->retry_until)
-		give_up(x, error, &c->err);
-	else
-		retry_soon(x);
-}
-
-static void on_opened(struct conn *c, int error)
-{
-	struct export *x = c->x;
-
-	if (error == 0 && (x->aborted || x->closed)) {
-		nbd_caps_clear(&c->new_caps);
-		conn_close(c);
-		return;
-	}
-	if (error == 0 && !x->caps_known) {
-		x->caps = c->new_caps;
-		memset(&c->new_caps, 0, sizeof(c->new_caps));
-		x->caps_known = true;
-	} else if (error == 0 && !nbd_caps_same(&x->caps, &c->new_caps)) {
-		error_set(&c->err,
-			  "%s: export '%s' is not what it was: its size, "
-			  "flags or block sizes have changed",
-			  server_label(x->srv), x->name);
-		x->changed = true;
-		conn_close(c);
-		error = -EIO;
-	}
-	nbd_caps_clear(&c->new_caps);
-	if (x->closed) {
-		export_close(x, x->closed, x->closed_arg);
-		return;
-	}
-	if (error) {
-		open_failed(x, c, error);
-		return;
-	}
-	if (x->stats.reconnects || x->retry_until)
-		log_msg(&config_of(x)->log, LOG_LVL_INFO,
-			"%s: export '%s': connected", server_label(x->srv),
-			x->name);
-	x->broken = x->changed = false;
-	x->retry_until = 0;
-	if (x->want_open) {
-		x->want_open = false;
-		x->events.opened(x->arg, 0, NULL);
-	}
-	dispatch(x);
-}
-
-static unsigned max_tries(const struct req *r)
-{
-	return r->kind == REQ_STATUS ? MAX_STATUS_TRIES : MAX_TRIES;
-}
-
-/* A server that takes connections and never answers a request, or dies of
- * it, must not keep that waiting for ever. */
-static bool hopeless(struct export *x, struct req *r)
-{
-	uint64_t now = loop_now(loop_of(x));
-
-	if (++r->tries == 1)
-		r->broken_at = now;
-	return x->aborted || r->tries >= max_tries(r) ||
-	       (r->tries > 1 &&
-		now - r->broken_at >= config_of(x)->reconnect_ms * NS_PER_MS);
-}
-
-static void on_broken(struct conn *c, struct req_list *list)
-{
-	struct export *x = c->x;
-	bool left = c->left >= 0;
-	struct req_list again;
-	struct req *r;
-
-	x->stats.reconnects++;
-	if (left)
-		doubts_ghost(&x->doubts, c->left, list);
-	x->events.lost(x->arg);
-	x->breaks++;
-	TAILQ_INIT(&again);
-	doubts_again(&x->doubts, &again);
-	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
-		TAILQ_REMOVE(list, r, link);
-		r->conn = NULL;
-		if (left)
-			r->ghost = x->doubts.last;
-		if (hopeless(x, r))
-			fail_lost(x, r);
-		else
-			TAILQ_INSERT_HEAD(&x->queue, r, link);
-	}
-	TAILQ_CONCAT(&x->queue, &again, link);
-	if (x->aborted || x->closed || count_state(x, CONN_READY) ||
-	    count_state(x, CONN_OPENING)) {
-		dispatch(x);
-		return;
-	}
-	if (!server_alive(x->srv)) {
-		error_set(&c->err, "%s: the server has ended",
-			  server_label(x->srv));
-		give_up(x, -EIO, &c->err);
-	} else if (work_waits(x)) {
-		retry_soon(x);
-	}
-}
-
-static void on_closed(struct conn *c)
-{
-	struct export *x = c->x;
-
-	if (x->closed)
-		export_close(x, x->closed, x->closed_arg);
-	else if (work_waits(x) && !x->aborted)
-		connect_first(x);
-}
-
-static const struct conn_ops conn_ops = {
-	.opened = on_opened,
-	.answered = on_answered,
-	.broken = on_broken,
-	.closed = on_closed,
-};
 
 /* --------------------------------------------------------------- public */
-
-/* Nothing is connected: begin, or fail what came if that is hopeless. */
-static void wake_connections(struct export *x)
-{
-	uint64_t now = loop_now(loop_of(x));
-
-	if (count_state(x, CONN_READY) || count_state(x, CONN_OPENING) ||
-	    x->retry.armed)
-		return;
-	if (x->broken && !x->want_open && now - x->last_failure < NS_PER_S) {
-		fail_all(x);
-		return;
-	}
-	if (!x->broken && x->caps_known)
-		begin_retrying(x);
-	connect_first(x);
-}
-
 static void enqueue(struct export *x, struct req *r)
 {
 	TAILQ_INSERT_TAIL(r->flags & REQ_BACKGROUND ? &x->background :
 						      &x->queue,
 			  r, link);
-	if (count_state(x, CONN_READY))
-		dispatch(x);
+	if (export_count(x, CONN_READY))
+		export_dispatch(x);
 	else
-		wake_connections(x);
+		export_wake(x);
 }
 
 static void on_released(struct doubts *d, struct req *r)
@@ -634,7 +298,7 @@ void export_submit(struct export *x, struct req *r)
 	r->sent = loop_now(loop_of(x));
 	if (x->aborted || x->closed) {
 		r->cut = false;
-		fail_lost(x, r);
+		export_fail_lost(x, r);
 		return;
 	}
 	/* On a block of any server, advertised or not: nbdkit 1.32 dies of a
@@ -648,12 +312,12 @@ void export_submit(struct export *x, struct req *r)
 
 void export_open(struct export *x)
 {
-	if (count_state(x, CONN_READY)) {
+	if (export_count(x, CONN_READY)) {
 		x->events.opened(x->arg, 0, NULL);
 		return;
 	}
 	x->want_open = true;
-	wake_connections(x);
+	export_wake(x);
 }
 
 void export_adopt(struct export *x, struct nbd_handle *nbd,
@@ -703,7 +367,7 @@ struct export *export_new(struct engine *e, struct server *srv,
 		return NULL;
 	}
 	for (unsigned i = 0; i < x->nconns; i++)
-		conn_init(&x->conns[i], x, e, srv, x->name, &conn_ops);
+		conn_init(&x->conns[i], x, e, srv, x->name, &export_conn_ops);
 	TAILQ_INIT(&x->queue);
 	TAILQ_INIT(&x->background);
 	TAILQ_INIT(&x->finished);
@@ -716,7 +380,7 @@ struct export *export_new(struct engine *e, struct server *srv,
 	doubts_init(&x->doubts, loop_of(x));
 	x->finish_task.run = on_finish_task;
 	x->drain_task.run = on_drain_task;
-	x->retry.fire = on_retry;
+	x->retry.fire = export_retry;
 	return x;
 }
 
@@ -743,7 +407,7 @@ void export_free(struct export *x)
 
 bool export_ready(const struct export *x)
 {
-	return count_state(x, CONN_READY) > 0;
+	return export_count(x, CONN_READY) > 0;
 }
 
 const struct nbd_caps *export_caps(const struct export *x)
@@ -753,7 +417,7 @@ const struct nbd_caps *export_caps(const struct export *x)
 
 unsigned export_connections(const struct export *x)
 {
-	return count_state(x, CONN_READY);
+	return export_count(x, CONN_READY);
 }
 
 const struct export_stats *export_stats(const struct export *x)
@@ -792,7 +456,7 @@ static void stop(struct export *x)
 	x->aborted = true;
 	loop_timer_cancel(loop_of(x), &x->retry);
 	doubts_settle(&x->doubts);
-	fail_all(x);
+	export_fail_all(x);
 	for (unsigned i = 0; i < x->nconns; i++)
 		atomic_store(&x->conns[i].cancel, true);
 }
@@ -826,6 +490,6 @@ void export_close(struct export *x, void (*done)(void *arg), void *arg)
 		else if (c->state == CONN_OPENING)
 			atomic_store(&c->cancel, true);
 	}
-	if (count_state(x, CONN_DOWN) == x->nconns)
+	if (export_count(x, CONN_DOWN) == x->nconns)
 		done(arg);
 }
