@@ -34,6 +34,7 @@ struct dev_vmdk_params {
 	bool read;	     /* fd can be read: for --verify */
 	const char *adapter; /* destination: see vmdk_adapter() */
 	int level;	     /* of compression, 1 to 9 */
+	bool allocate;	     /* stream: zeroes that are written are kept */
 	struct loop *loop;
 	struct workers *workers;
 	unsigned threads; /* how many of them */

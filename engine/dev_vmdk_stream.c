@@ -57,6 +57,7 @@ struct vmdk_stream {
 	int fd;
 	bool pipe;
 	int level;
+	bool allocate;
 	struct vmdk_header h;
 	uint64_t ntables;
 
@@ -335,7 +336,8 @@ static struct grain *grain_get(struct vmdk_stream *v, uint64_t n)
 		return NULL;
 	g->n = n;
 	g->filled = 0;
-	g->done = g->keep = false;
+	g->done = false;
+	g->keep = v->allocate;
 	return g;
 }
 
@@ -552,6 +554,7 @@ struct blockdev *dev_vmdk_stream_new(const struct dev_vmdk_params *p,
 	v->fd = p->fd;
 	v->pipe = fstat(p->fd, &st) < 0 || !S_ISREG(st.st_mode);
 	v->level = p->level;
+	v->allocate = p->allocate;
 	v->max_grains = 2 * p->threads + 2;
 	v->write_work.fn = help_write;
 	v->write_work.done = written;
