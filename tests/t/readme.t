@@ -55,7 +55,7 @@ plain()
 		-e 's/^(real|user|sys)\t.*/\1/' \
 		-e 's/^[0-9.]+[KM]\t/SIZE\t/' \
 		-e 's/^(0x[0-9a-f]+|0) +0x.*/EXTENT/' \
-		-e 's/^(new: [0-9]+).*/\1/' \
+		-e 's/^(new:).*/\1/' \
 		-e 's/^(e2fsck) .*/\1/' -e '/^$/d'
 }
 
