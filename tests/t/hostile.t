@@ -94,7 +94,7 @@ go-close the server closed the connection
 go-garbage invalid option reply magic or option
 go-other invalid option reply magic or option
 go-type unexpected option reply type 153
-go-error unknown reply from NBD_OPT_GO: 0x8000ffff
+go-error unknown reply from (NBD_OPT_GO|the server): 0x8000ffff
 go-long invalid option reply length
 go-long-error invalid option reply length
 go-ack-with-payload invalid NBD_REP_ACK option reply length
@@ -228,6 +228,8 @@ job()
 
 # transmission MOUNT-OPTIONS...: reads lines "SCENARIO READ WRITE ZERO", with
 # the outcomes that are wanted ("any": ok or EIO). All of them in one mount.
+# Where two are told apart by "|", the first is of libnbd 1.14, and the other
+# of 1.22, which skips some answers that it did not ask for.
 transmission()
 {
 	local names=() wants=() sources=() pids=() name want i got
@@ -289,8 +291,8 @@ flags-all ok ok ok
 flags-none ok ok ok
 close EIO EIO EIO
 bad-magic EIO EIO EIO
-unknown-cookie EIO EIO EIO
-twice ok EIO ok
+unknown-cookie (EIO|late) EIO (EIO|late)
+twice ok (EIO|ok) (ok|EIO)
 garbage EIO EIO EIO
 shutdown EIO EIO EIO
 write-half ok EIO ok
@@ -318,15 +320,15 @@ read-outside EIO ok ok
 read-before EIO ok ok
 read-hole-outside EIO ok ok
 read-empty-hole ok ok ok
-read-short-chunk EIO ok ok
+read-short-chunk (EIO|late) ok ok
 read-huge-chunk EIO ok ok
 read-error-after EIO ok ok
 read-error-offset EIO ok ok
-read-error-zero EINVAL ok ok
+read-error-zero (EINVAL|EIO) ok ok
 read-error-text EIO ok ok
 read-error-long-text EIO ok ok
 read-unknown-chunk EIO ok ok
-read-unknown-error EIO ok ok
+read-unknown-error (EIO|EINVAL) ok ok
 read-status-chunk EIO ok ok
 read-simple EIO ok ok
 read-half-close EIO ok ok
@@ -378,7 +380,7 @@ garbage.once ok ok ok
 shutdown.once ok ok ok
 write-half.once ok ok ok
 write-early.once ok ok ok
-write-with-data.once ok ok ok
+write-with-data.once ok (ok|EIO) ok
 write-errno-perm.once ok EPERM ok
 write-errno-io.once ok EIO ok
 write-errno-inval.once ok EINVAL ok
