@@ -240,7 +240,15 @@ static void on_broken(struct conn *c, struct req_list *list)
 		else
 			TAILQ_INSERT_HEAD(&x->queue, r, link);
 	}
-	TAILQ_CONCAT(&x->queue, &again, link);
+	/* Not for ever: a server may break with each answer. */
+	while ((r = TAILQ_FIRST(&again)) != NULL) {
+		TAILQ_REMOVE(&again, r, link);
+		r->conn = NULL;
+		if (hopeless(x, r))
+			export_fail_lost(x, r);
+		else
+			TAILQ_INSERT_TAIL(&x->queue, r, link);
+	}
 	if (x->aborted || x->closed || export_count(x, CONN_READY) ||
 	    export_count(x, CONN_OPENING)) {
 		export_dispatch(x);
