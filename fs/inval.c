@@ -27,8 +27,8 @@ struct fs_inval {
 	/* Constant while a helper has it. */
 	struct fuse_session *se;
 	fuse_ino_t ino;
-	bool grow; /* see grow() */
-	off_t size;
+	off_t from; /* pages from here on, */
+	off_t size; /* or see grow() */
 	/* The loop's. */
 	struct fs_inode *inode;
 	struct fs_req *r; /* waits; or NULL */
@@ -56,7 +56,7 @@ static void drop_pages(struct work *w)
 
 	atomic_store(&v->begun, true);
 	/* ENOENT: the kernel has forgotten the inode, and so its pages. */
-	fuse_lowlevel_notify_inval_inode(v->se, v->ino, 0, 0);
+	fuse_lowlevel_notify_inval_inode(v->se, v->ino, v->from, 0);
 }
 
 /*
@@ -230,6 +230,11 @@ void fs_drop_answered(struct fs_inode *inode)
 		drop_end(inode);
 		return;
 	}
+	/* Not those before: into a page of a mapping somebody may just be
+	 * reading, with the file itself as the source, and the kernel would
+	 * drop the page under that read. */
+	v->from =
+		(off_t)align_down(min_u64(inode->drop->from, INT64_MAX), 4096);
 	v->truncation = true;
 	inval_run(v);
 }

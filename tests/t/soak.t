@@ -151,6 +151,16 @@ trouble_kill()
 	serve "$1" "$2"
 }
 
+trouble_kill_often()
+{
+	local pid=PID_$2
+	between 20 150
+	! _is_ours "${!pid}" || kill -STOP "${!pid}"
+	between 10 60
+	die "${!pid}"
+	serve "$1" "$2"
+}
+
 # Longer than the mount's patience, or not so long. nbdkit may die of clients
 # that have gone.
 trouble_freeze()
@@ -257,8 +267,8 @@ soak()
 
 # Where each write is on stable storage before it returns, nothing is lost, and
 # so nothing may fail.
-may=(--only=dsync,read,readv,seek,stat,check)
-soak durable cache kill 4 --timeout=2
+may=("--only=dsync,readv,stat,check")
+soak durable cache kill_often 4 --timeout=2
 
 may=(--lossy)
 soak kill file kill 4 --timeout=2
