@@ -227,14 +227,17 @@ static int check_table(struct vmdk_read *v, const struct table *t)
 	bool alone = v->packed || test_bit(v->checked, t->n);
 	uint64_t grains = align_up(v->h.capacity, v->h.grain) / v->h.grain;
 	uint64_t first = t->n * v->h.table_entries;
+	uint64_t front = v->h.desc_offset + min_u64(v->h.desc_size, 128);
 
+	/* There the tables are too. Streams have theirs behind the grains. */
+	if (!v->packed)
+		front = max_u64(front, v->h.overhead);
 	for (uint32_t i = 0; i < v->h.table_entries; i++) {
 		uint32_t e = t->entry[i];
 
 		if (is_zero_entry(v, e))
 			continue;
-		if (first + i >= grains ||
-		    e < v->h.desc_offset + min_u64(v->h.desc_size, 128) ||
+		if (first + i >= grains || e < front ||
 		    e >= v->file_size / VMDK_SECTOR)
 			return -EUCLEAN;
 		if (alone)

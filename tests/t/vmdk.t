@@ -103,6 +103,17 @@ run_ok -n "vmdk to server" "$copy" disk.vmdk "$URI"
 ok "cmp pieces target" "its zeroes were written too"
 stop_server
 
+# Grains that are there, gone to zero, and never were.
+qemu-img create -q -f vmdk -o subformat=monolithicSparse,zeroed_grain=on \
+	two.vmdk 64M
+qemu-io -f vmdk -c "write -P 7 1M 3M" -c "write -z 2M 1M" two.vmdk >io ||
+	bail "qemu-io"
+is "$(od -An -tu4 -j4 -N4 two.vmdk | tr -d ' ')" 2 "an image of version 2"
+qemu-img convert -q -f vmdk -O raw two.vmdk want || bail "qemu-img"
+rm -f back
+run_ok -n "with zeroed grains" "$copy" two.vmdk back
+ok "cmp want back" "all bytes are right"
+
 # ------------------------------------------------------------------- a pipe
 
 # shellcheck disable=SC2094
@@ -143,6 +154,10 @@ sed '/fsync/q' after | grep 'pwrite64([0-9]*, ' | tail -n +5 |
 	sed 's/.*, \([0-9]*\), [0-9]*\( <unf.*\|) *= .*\)$/\1/' |
 	awk '{ if ($1 % 65536) bad++ } END { print (NR > 5), bad + 0 }' >whole
 is "$(cat whole)" "1 0" "whole grains are written"
+
+# One that is complete does not.
+run "$copy" disk.vmdk null:
+is "$STATUS:$ERR" "0:" "a complete one is read without a warning"
 
 # Broken off: it says so.
 start_nbdkit --filter=delay file pieces rdelay=300ms || bail "nbdkit"
@@ -238,6 +253,7 @@ directory-far 56 00 00 00 00 00 00 00 80
 table-outside $directory ff ff ff 7f
 grain-outside $table ff ff ff 7f
 grain-in-the-header $table 01 00 00 00
+grain-in-the-tables $table 16 00 00 00
 no-description 28 00 00
 description-outside 28 ff ff ff ff ff ff ff 7f
 END
