@@ -430,7 +430,7 @@ static void advance(struct vmdk_stream *v)
 		v->ended = true;
 	}
 	write_out(v);
-	if (v->io && (v->error || take_bytes(v)))
+	if (v->io && (v->error || take_bytes(v) || v->error))
 		io_over(v, &v->io);
 	if (v->end &&
 	    (v->error || (v->ended && !v->writing && v->fill_len == 0)))
