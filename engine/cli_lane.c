@@ -196,22 +196,32 @@ static void flushed(struct dev_io *io, int error)
 	loop_stop(f->loop);
 }
 
-int lane_flush(struct lane *lane, struct error *err)
+/* Has the destination do it, and waits for that. */
+static int lane_ask(struct lane *lane,
+		    void (*op)(struct blockdev *dev, struct dev_io *io),
+		    unsigned flags)
 {
 	struct blockdev *dev = lane->dst.dev;
 	struct flushing f = {
-		.io = { .done = flushed, .dev = dev },
+		.io = { .done = flushed, .dev = dev, .flags = flags },
 		.loop = lane->loop,
 	};
 	int r = 0;
 
-	if (!dev->ops->flush)
-		return 0;
-	dev->ops->flush(dev, &f.io);
+	op(dev, &f.io);
 	while (!f.over && r == 0)
 		r = loop_run(lane->loop);
-	if (r == 0)
-		r = f.error;
+	return r < 0 ? r : f.error;
+}
+
+int lane_flush(struct lane *lane, struct error *err)
+{
+	struct blockdev *dev = lane->dst.dev;
+	int r;
+
+	if (!dev->ops->flush)
+		return 0;
+	r = lane_ask(lane, dev->ops->flush, 0);
 	if (r < 0)
 		error_set(err, "%s: cannot flush: %s", lane->dst.label,
 			  strerror(-r));
@@ -221,21 +231,12 @@ int lane_flush(struct lane *lane, struct error *err)
 int lane_complete(struct lane *lane, struct error *err)
 {
 	struct blockdev *dev = lane->dst.dev;
-	struct flushing f = {
-		.io = { .done = flushed, .dev = dev },
-		.loop = lane->loop,
-	};
-	int r = 0;
+	bool flush = lane->shared->cli->flush;
+	int r;
 
 	if (!dev->ops->finish)
-		return lane->shared->cli->flush ? lane_flush(lane, err) : 0;
-	if (lane->shared->cli->flush)
-		f.io.flags = DEV_FLUSH;
-	dev->ops->finish(dev, &f.io);
-	while (!f.over && r == 0)
-		r = loop_run(lane->loop);
-	if (r == 0)
-		r = f.error;
+		return flush ? lane_flush(lane, err) : 0;
+	r = lane_ask(lane, dev->ops->finish, flush ? DEV_FLUSH : 0);
 	if (r < 0)
 		error_set(err, "%s: cannot complete the image: %s",
 			  lane->dst.label, strerror(-r));

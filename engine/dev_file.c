@@ -65,46 +65,11 @@ static bool means_trouble(int e)
 
 /* --------------------------------------------------- reading and writing */
 
-static int read_all(int fd, uint8_t *data, uint64_t len, uint64_t offset)
-{
-	while (len > 0) {
-		ssize_t n = pread(fd, data, len, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		/* It has been cut off while we read. */
-		if (n == 0)
-			return -EIO;
-		data += n;
-		len -= (uint64_t)n;
-		offset += (uint64_t)n;
-	}
-	return 0;
-}
-
-static int write_all(int fd, const uint8_t *data, uint64_t len, uint64_t offset)
-{
-	while (len > 0) {
-		ssize_t n = pwrite(fd, data, len, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -ENOSPC;
-		data += n;
-		len -= (uint64_t)n;
-		offset += (uint64_t)n;
-	}
-	return 0;
-}
-
 static int write_zeroes(struct file_dev *f, uint64_t offset, uint64_t len)
 {
 	while (len > 0) {
 		uint64_t n = min_u64(len, ZERO_BLOCK_SIZE);
-		int r = write_all(f->fd, zero_block, n, offset);
+		int r = file_write_all(f->fd, zero_block, n, offset);
 
 		if (r < 0)
 			return r;
@@ -280,12 +245,12 @@ static void note_extent(struct file_dev *f, struct dev_io *io, int error)
 
 static int perform_read(struct file_dev *f, struct dev_io *io)
 {
-	return read_all(f->fd, io->data, io->len, io->offset);
+	return file_read_all(f->fd, io->data, io->len, io->offset);
 }
 
 static int perform_write(struct file_dev *f, struct dev_io *io)
 {
-	return write_all(f->fd, io->data, io->len, io->offset);
+	return file_write_all(f->fd, io->data, io->len, io->offset);
 }
 
 static int perform_zero(struct file_dev *f, struct dev_io *io)

@@ -34,24 +34,6 @@ struct vmdk_write {
 	uint32_t **tables;    /* NULL: no grain of it is there */
 };
 
-int vmdk_pwrite(int fd, const void *data, uint64_t len, uint64_t offset)
-{
-	const uint8_t *from = data;
-
-	while (len > 0) {
-		ssize_t n = pwrite(fd, from, len, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -ENOSPC;
-		from += n;
-		len -= (uint64_t)n;
-		offset += (uint64_t)n;
-	}
-	return 0;
-}
-
 /* ---------------------------------------------------------------- grains */
 
 /* With the lock. */
@@ -85,7 +67,7 @@ static int write_filled(struct vmdk_write *v, uint64_t sector, uint64_t from,
 	if (!all)
 		return -ENOMEM;
 	memcpy(all + from, data, len);
-	r = vmdk_pwrite(v->fd, all, VMDK_GRAIN, sector * VMDK_SECTOR);
+	r = file_write_all(v->fd, all, VMDK_GRAIN, sector * VMDK_SECTOR);
 	free(all);
 	return r;
 }
@@ -158,7 +140,7 @@ static int write_range(struct vmdk_write *v, uint64_t offset,
 		r = take_step(v, offset, data, len, fresh, &s);
 		pthread_mutex_unlock(&v->lock);
 		if (r == 0 && !s.written)
-			r = vmdk_pwrite(v->fd, data, s.len, s.place);
+			r = file_write_all(v->fd, data, s.len, s.place);
 		if (r < 0)
 			return r;
 	}
@@ -196,7 +178,7 @@ static int write_directory(struct vmdk_write *v, bool spare)
 	for (uint64_t i = 0; i < v->ntables; i++)
 		vmdk_put32(all + i * 4,
 			   (uint32_t)vmdk_table_sector(&v->h, spare, i));
-	r = vmdk_pwrite(v->fd, all, bytes, at * VMDK_SECTOR);
+	r = file_write_all(v->fd, all, bytes, at * VMDK_SECTOR);
 	free(all);
 	return r;
 }
@@ -216,7 +198,7 @@ static int write_start(struct vmdk_write *v, const char *adapter)
 	if (all && text) {
 		vmdk_encode(&v->h, all);
 		memccpy(all + VMDK_SECTOR, text, 0, bytes - VMDK_SECTOR);
-		r = vmdk_pwrite(v->fd, all, bytes, 0);
+		r = file_write_all(v->fd, all, bytes, 0);
 	}
 	free(text);
 	free(all);
@@ -226,8 +208,8 @@ static int write_start(struct vmdk_write *v, const char *adapter)
 		r = write_directory(v, false);
 	/* So that the tables are inside the file, whatever follows. */
 	if (r == 0)
-		r = vmdk_pwrite(v->fd, zero_block, VMDK_SECTOR,
-				(v->h.overhead - 1) * VMDK_SECTOR);
+		r = file_write_all(v->fd, zero_block, VMDK_SECTOR,
+				   (v->h.overhead - 1) * VMDK_SECTOR);
 	return r;
 }
 
@@ -252,9 +234,9 @@ static int write_tables(struct vmdk_write *v, bool spare, uint8_t *batch)
 			i++;
 			continue;
 		}
-		r = vmdk_pwrite(v->fd, batch, len,
-				vmdk_table_sector(&v->h, spare, first) *
-					VMDK_SECTOR);
+		r = file_write_all(v->fd, batch, len,
+				   vmdk_table_sector(&v->h, spare, first) *
+					   VMDK_SECTOR);
 		if (r < 0)
 			return r;
 	}
@@ -277,7 +259,7 @@ static int perform_finish(struct vmdk_write *v, struct dev_io *io)
 	if (r == 0)
 		r = write_tables(v, false, batch);
 	if (r == 0)
-		r = vmdk_pwrite(v->fd, &clean, 1, UNCLEAN_AT);
+		r = file_write_all(v->fd, &clean, 1, UNCLEAN_AT);
 	if (r == 0 && flush && fsync(v->fd) < 0)
 		r = -errno;
 	free(batch);

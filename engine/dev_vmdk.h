@@ -47,9 +47,4 @@ struct blockdev *dev_vmdk_new(const struct dev_vmdk_params *p,
 struct blockdev *dev_vmdk_stream_new(const struct dev_vmdk_params *p,
 				     struct error *err);
 
-/* For these devices: all bytes of a range of a file. 0 or -errno; -EIO where
- * the file ends. */
-int vmdk_pread(int fd, void *data, uint64_t len, uint64_t offset);
-int vmdk_pwrite(int fd, const void *data, uint64_t len, uint64_t offset);
-
 #endif

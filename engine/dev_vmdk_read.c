@@ -40,24 +40,6 @@ struct vmdk_read {
 	uint8_t *used; /* a bit for each place of a grain in the file */
 };
 
-int vmdk_pread(int fd, void *data, uint64_t len, uint64_t offset)
-{
-	uint8_t *to = data;
-
-	while (len > 0) {
-		ssize_t n = pread(fd, to, len, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		to += n;
-		len -= (uint64_t)n;
-		offset += (uint64_t)n;
-	}
-	return 0;
-}
-
 /* --------------------------------------------------------------- opening */
 
 static int header_failed(struct error *err, const char *name, int r,
@@ -95,7 +77,7 @@ static int read_description(int fd, const struct vmdk_header *h, uint64_t size,
 	text = malloc(len + 1);
 	if (!text)
 		return -ENOMEM;
-	r = vmdk_pread(fd, text, len, h->desc_offset * VMDK_SECTOR);
+	r = file_read_all(fd, text, len, h->desc_offset * VMDK_SECTOR);
 	text[len] = '\0';
 	if (r == 0)
 		r = vmdk_check_description(text, why);
@@ -116,7 +98,7 @@ static int read_footer(int fd, uint64_t size, struct vmdk_header *h,
 		       "was not finished");
 	if (start < 2 * sizeof(s))
 		return -EINVAL;
-	r = vmdk_pread(fd, s, sizeof(s), start - sizeof(s));
+	r = file_read_all(fd, s, sizeof(s), start - sizeof(s));
 	if (r < 0)
 		return r;
 	if (!vmdk_is_marker(s, VMDK_MARK_FOOTER) || !vmdk_is(s + VMDK_SECTOR) ||
@@ -162,11 +144,12 @@ int vmdk_read_header(int fd, const char *name, uint64_t size,
 	int r;
 
 	if (size < VMDK_SECTOR) {
-		if (vmdk_pread(fd, s, size, 0) == 0 && !vmdk_is((uint8_t *)s))
+		if (file_read_all(fd, s, size, 0) == 0 &&
+		    !vmdk_is((uint8_t *)s))
 			return refuse_text(name, s, err);
 		return header_failed(err, name, -EINVAL, "not a VMDK image");
 	}
-	r = vmdk_pread(fd, s, VMDK_SECTOR, 0);
+	r = file_read_all(fd, s, VMDK_SECTOR, 0);
 	if (r < 0)
 		return header_failed(err, name, r, NULL);
 	if (!vmdk_is((uint8_t *)s))
@@ -205,8 +188,8 @@ static int directory_entry(struct vmdk_read *v, uint64_t n, uint32_t *sector)
 
 	if (v->part_at != at) {
 		v->part_at = UINT64_MAX;
-		r = vmdk_pread(v->fd, v->part, count * 4,
-			       v->h.directory * VMDK_SECTOR + at * 4);
+		r = file_read_all(v->fd, v->part, count * 4,
+				  v->h.directory * VMDK_SECTOR + at * 4);
 		if (r < 0)
 			return r;
 		v->part_at = at;
@@ -261,7 +244,7 @@ static int load_table(struct vmdk_read *v, struct table *t, uint64_t n,
 	t->n = n;
 	if (!range_inside(at, bytes, v->file_size))
 		return -EUCLEAN;
-	r = vmdk_pread(v->fd, t->entry, bytes, at);
+	r = file_read_all(v->fd, t->entry, bytes, at);
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < v->h.table_entries; i++)
@@ -318,7 +301,7 @@ static int unpack(struct vmdk_read *v, uint64_t grain, uint32_t e,
 
 	at = (uint64_t)e * VMDK_SECTOR;
 	most = min_u64(most, v->file_size - at);
-	r = vmdk_pread(v->fd, room, most, at);
+	r = file_read_all(v->fd, room, most, at);
 	if (r < 0)
 		return r;
 	vmdk_decode_grain(room, &lba, &packed);
@@ -385,7 +368,7 @@ static int read_plain(struct vmdk_read *v, struct dev_io *io)
 		if (r == 0 && !range_inside(file, n, v->file_size))
 			r = -EUCLEAN;
 		if (r == 0)
-			r = vmdk_pread(v->fd, io->data + pos, n, file);
+			r = file_read_all(v->fd, io->data + pos, n, file);
 	}
 	return r;
 }

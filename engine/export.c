@@ -266,6 +266,7 @@ void export_dispatch(struct export *x)
 }
 
 /* --------------------------------------------------------------- public */
+
 static void enqueue(struct export *x, struct req *r)
 {
 	TAILQ_INSERT_TAIL(r->flags & REQ_BACKGROUND ? &x->background :

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "util.h"
 
@@ -123,4 +124,41 @@ size_t utf8_len(const char *text, size_t avail)
 	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
 		return 0;
 	return n;
+}
+
+int file_read_all(int fd, void *data, uint64_t len, uint64_t offset)
+{
+	uint8_t *to = data;
+
+	while (len > 0) {
+		ssize_t n = pread(fd, to, len, (off_t)offset);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		/* It may have been cut off meanwhile. */
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		to += n;
+		len -= (uint64_t)n;
+		offset += (uint64_t)n;
+	}
+	return 0;
+}
+
+int file_write_all(int fd, const void *data, uint64_t len, uint64_t offset)
+{
+	const uint8_t *from = data;
+
+	while (len > 0) {
+		ssize_t n = pwrite(fd, from, len, (off_t)offset);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -ENOSPC;
+		from += n;
+		len -= (uint64_t)n;
+		offset += (uint64_t)n;
+	}
+	return 0;
 }

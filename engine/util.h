@@ -59,6 +59,12 @@ static inline bool range_inside(uint64_t offset, uint64_t len, uint64_t size)
 	return offset <= size && len <= size - offset;
 }
 
+/* All bytes of a range of a file, whatever interrupts; may block. 0 or -errno:
+ * -EIO where a file that is read ends before, -ENOSPC where one takes no
+ * more. */
+int file_read_all(int fd, void *data, uint64_t len, uint64_t offset);
+int file_write_all(int fd, const void *data, uint64_t len, uint64_t offset);
+
 /* Parses a size: digits and an optional K, M, G, T, P, E (powers of 1024,
  * either case). 0, or -EINVAL, or -ERANGE. */
 int parse_size(const char *text, uint64_t *size);
