@@ -122,9 +122,13 @@ static void owner_flushed(struct image_op *op, int error)
 {
 	struct image_write *w = op->user;
 
-	/* What the flush has reached is not what was written. */
-	if (!error && w->sync.losses != op->img->losses)
+	/* What the flush has reached is not what was written. The handle has
+	 * been told of that as well, but its program hears it now: one that
+	 * writes with O_SYNC may never ask by fsync. */
+	if (!error && w->sync.losses != op->img->losses) {
+		handle_error_take(w->op.h);
 		error = -EIO;
+	}
 	op_finish(&w->op, error);
 }
 
@@ -139,6 +143,8 @@ static void tell_owner(struct image_write *w, int error)
 	if (!error && (w->flags & WRITE_SYNC) && !export_caps(img->x)->fua) {
 		w->sync.op.done = owner_flushed;
 		w->sync.op.user = w;
+		w->sync.op.h = w->op.h;
+		w->sync.flags = SYNC_OWN;
 		op_init(&w->sync.op, OP_SYNC);
 		w->sync.losses = img->losses;
 		sync_flush(&w->sync);

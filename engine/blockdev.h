@@ -133,8 +133,12 @@ static inline void blockdev_close(struct blockdev *dev)
 /* An export; the handle stays the caller's. Writes wait for the server
  * (WRITE_DIRECT); queued data and pending zeroes of the image are seen. */
 struct blockdev *dev_image_new(struct handle *h, struct error *err);
+/* The device's user is the only one of the handle, and will ask: after a lost
+ * connection writes go on, and the handle's deferred errors are taken. Else
+ * they are left to the handle's other user, and writes fail until then. */
+void dev_image_owns(struct blockdev *dev);
 /* True if, since this was asked last, a connection was lost and with it perhaps
- * what had been written and not flushed. Takes the handle's deferred error. */
+ * what had been written and not flushed. For one that owns its handle. */
 bool dev_image_lost(struct blockdev *dev);
 
 /* A regular file or block device. `fd` becomes the device's, and is closed

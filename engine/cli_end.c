@@ -357,6 +357,8 @@ int end_device(struct end *e, struct loop *loop, struct workers *workers,
 		break;
 	case END_NBD:
 		e->dev = dev_image_new(e->handle, err);
+		if (e->dev)
+			dev_image_owns(e->dev);
 		break;
 	}
 	return e->dev ? 0 : -ENOMEM;

@@ -9,6 +9,7 @@ struct image_dev {
 	struct blockdev dev;
 	struct handle *h;
 	char *name;
+	bool owns;	 /* takes the handle's deferred errors */
 	unsigned losses; /* of the image, as last seen */
 	bool lost;	 /* what was written may be gone */
 };
@@ -41,7 +42,7 @@ static bool note_lost(struct image_dev *d)
 {
 	unsigned losses = image_losses(handle_image(d->h));
 
-	if (handle_error_take(d->h) == 0 || losses == d->losses)
+	if (!d->owns || handle_error_take(d->h) == 0 || losses == d->losses)
 		return false;
 	d->losses = losses;
 	d->lost = true;
@@ -51,6 +52,8 @@ static bool note_lost(struct image_dev *d)
 /* Zeroes are sent late, so that their errors are those of the handle. */
 static int zero_failure(struct image_dev *d)
 {
+	if (!d->owns)
+		return handle_error_peek(d->h);
 	if (image_losses(handle_image(d->h)) != d->losses)
 		return 0;
 	return handle_error_take(d->h);
@@ -200,6 +203,11 @@ struct blockdev *dev_image_new(struct handle *h, struct error *err)
 	d->dev.align = info.min_block;
 	d->dev.depth = 64 * (info.connections ? info.connections : 1);
 	return &d->dev;
+}
+
+void dev_image_owns(struct blockdev *dev)
+{
+	to_image(dev)->owns = true;
 }
 
 bool dev_image_lost(struct blockdev *dev)

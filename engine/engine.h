@@ -418,15 +418,18 @@ enum {
 	SYNC_DRAIN = 0,	    /* queued writes and zeroes sent, answered */
 	SYNC_FLUSH = 1,	    /* and NBD FLUSH, if anything needs one */
 	SYNC_NO_ZEROES = 2, /* leave pending zeroes pending */
+	SYNC_OWN = 4,	    /* a part of a write: see below */
 };
 
 /* Writes out. `error` is that of this drain or flush itself; the deferred
- * error is asked for separately. */
+ * error is asked for separately. A FLUSH that fails is a deferred error of all
+ * handles that may write, also of the one that asked for it, unless with
+ * SYNC_OWN: `done` has told that one's program then. */
 struct image_sync {
 	struct image_op op;
 	unsigned flags;
 	uint64_t epoch;	     /* image's own */
-	unsigned losses;     /* image's own: when it began */
+	unsigned losses;     /* image's own, of a write: when it began */
 	struct flush *flush; /* image's own */
 };
 void image_sync(struct image_sync *s);

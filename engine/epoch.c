@@ -16,7 +16,8 @@ struct flush {
 	struct req req;
 	struct image *img;
 	struct image_sync *s; /* NULL: cancelled */
-	uint64_t mark;	      /* img->completed when it was sent */
+	uint64_t mark;	      /* img->completed when it was sent, */
+	unsigned losses;      /* and img->losses */
 };
 
 struct epoch *epoch_current(struct image *img)
@@ -78,6 +79,19 @@ static bool drained(const struct image *img, const struct image_sync *s)
 	return true;
 }
 
+/*
+ * What a FLUSH that failed was to make stable may be gone, and the next one may
+ * well succeed without it: servers that call fsync hear of an error only once.
+ * So this is told to all that may have written it, unless they have been told
+ * already, when the connection was lost.
+ */
+static void flush_failed(struct image *img, const struct image_sync *s,
+			 int error)
+{
+	image_defer_flush(img, error,
+			  s && (s->flags & SYNC_OWN) ? s->op.h : NULL);
+}
+
 static void flush_done(struct req *r, int error)
 {
 	struct flush *f = container_of(r, struct flush, req);
@@ -86,6 +100,8 @@ static void flush_done(struct req *r, int error)
 
 	if (!error && f->mark > img->flushed)
 		img->flushed = f->mark;
+	if (error && f->losses == img->losses)
+		flush_failed(img, s, error);
 	free(f);
 	if (s) {
 		s->flush = NULL;
@@ -111,12 +127,14 @@ void sync_flush(struct image_sync *s)
 	}
 	f = calloc(1, sizeof(*f));
 	if (!f) {
+		flush_failed(img, s, -ENOMEM);
 		op_finish(&s->op, -ENOMEM);
 		return;
 	}
 	f->img = image_ref(img);
 	f->s = s;
 	f->mark = img->completed;
+	f->losses = img->losses;
 	f->req.kind = REQ_FLUSH;
 	f->req.done = flush_done;
 	s->flush = f;
@@ -168,7 +186,6 @@ void image_sync(struct image_sync *s)
 	op_init(&s->op, OP_SYNC);
 	img = s->op.img;
 	s->flush = NULL;
-	s->losses = img->losses;
 	image_ref(img);
 	s->epoch = epoch_close(img);
 	img->send_upto = max_u64(img->send_upto, s->epoch);

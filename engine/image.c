@@ -123,7 +123,8 @@ uint64_t image_now(const struct image *img)
 
 /* Something acknowledged is lost: every handle that may have written it
  * learns of it, once. */
-void image_defer(struct image *img, int error)
+static void defer(struct image *img, int error, const char *what,
+		  const struct handle *except)
 {
 	struct handle *h;
 	bool told = false;
@@ -132,12 +133,23 @@ void image_defer(struct image *img, int error)
 		if (!(h->flags & OPEN_WRITE))
 			continue;
 		told = true;
-		if (!h->error)
+		if (!h->error && h != except)
 			h->error = error;
 	}
 	log_msg(&engine_config(img->e)->log, LOG_LVL_ERROR,
-		"%s: write failed%s: %s", img->file_name,
+		"%s: %s failed%s: %s", img->file_name, what,
 		told ? "" : " after the file was closed", strerror(-error));
+}
+
+void image_defer(struct image *img, int error)
+{
+	defer(img, error, "write", NULL);
+}
+
+void image_defer_flush(struct image *img, int error,
+		       const struct handle *except)
+{
+	defer(img, error, "flush", except);
 }
 
 int handle_error_peek(const struct handle *h)
@@ -315,12 +327,12 @@ struct closing {
 	struct image_sync sync;
 };
 
+/* Who could be told of an error has been. */
 static void closing_done(struct image_op *op, int error)
 {
 	struct image *img = op->img;
 
-	if (error)
-		image_defer(img, error);
+	(void)error;
 	free(container_of(op, struct closing, sync.op));
 	image_unref(img);
 }
@@ -652,41 +664,4 @@ uint64_t image_blocks(const struct image *img)
 	if (img->blocks_known)
 		return img->blocks;
 	return all > 1 ? all - 1 : 1;
-}
-
-void image_get_stats(const struct image *img, struct image_stats *st)
-{
-	const struct export_stats *x = export_stats(img->x);
-
-	*st = img->stats;
-	st->reads = x->count[REQ_READ];
-	st->read_bytes = x->bytes[REQ_READ];
-	st->writes = x->count[REQ_WRITE];
-	st->write_bytes = x->bytes[REQ_WRITE];
-	st->zeroes = x->count[REQ_ZERO];
-	st->zero_bytes = x->bytes[REQ_ZERO];
-	st->statuses = x->count[REQ_STATUS];
-	st->flushes = x->count[REQ_FLUSH];
-	st->reconnects = x->reconnects;
-	st->errors = x->errors;
-}
-
-void image_get_info(const struct image *img, struct image_info *info)
-{
-	const struct nbd_caps *c = export_caps(img->x);
-
-	*info = (struct image_info){
-		.min_block = c->min_block,
-		.pref_block = c->pref_block,
-		.max_block = c->max_block,
-		.can_multi_conn = c->multi_conn,
-		.can_flush = c->flush,
-		.can_fua = c->fua,
-		.can_zero = c->zero,
-		.can_fast_zero = c->fast_zero,
-		.can_trim = c->trim,
-		.can_status = img->can_status,
-		.is_rotational = c->rotational,
-		.connections = export_connections(img->x),
-	};
 }

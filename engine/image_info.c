@@ -51,3 +51,40 @@ void image_flags_text(const struct image *img, char *out, size_t size)
 			snprintf(out + len, size - len, "%s", flags[i].name);
 	}
 }
+
+void image_get_stats(const struct image *img, struct image_stats *st)
+{
+	const struct export_stats *x = export_stats(img->x);
+
+	*st = img->stats;
+	st->reads = x->count[REQ_READ];
+	st->read_bytes = x->bytes[REQ_READ];
+	st->writes = x->count[REQ_WRITE];
+	st->write_bytes = x->bytes[REQ_WRITE];
+	st->zeroes = x->count[REQ_ZERO];
+	st->zero_bytes = x->bytes[REQ_ZERO];
+	st->statuses = x->count[REQ_STATUS];
+	st->flushes = x->count[REQ_FLUSH];
+	st->reconnects = x->reconnects;
+	st->errors = x->errors;
+}
+
+void image_get_info(const struct image *img, struct image_info *info)
+{
+	const struct nbd_caps *c = export_caps(img->x);
+
+	*info = (struct image_info){
+		.min_block = c->min_block,
+		.pref_block = c->pref_block,
+		.max_block = c->max_block,
+		.can_multi_conn = c->multi_conn,
+		.can_flush = c->flush,
+		.can_fua = c->fua,
+		.can_zero = c->zero,
+		.can_fast_zero = c->fast_zero,
+		.can_trim = c->trim,
+		.can_status = img->can_status,
+		.is_rotational = c->rotational,
+		.connections = export_connections(img->x),
+	};
+}

@@ -258,6 +258,9 @@ struct image {
 
 /* image.c */
 void image_defer(struct image *img, int error);
+/* The same of a FLUSH; `except` (or NULL) hears of it otherwise. */
+void image_defer_flush(struct image *img, int error,
+		       const struct handle *except);
 void op_init(struct image_op *op, enum op_kind kind);
 void op_park(struct image_op *op, struct op_list *list);
 void op_unpark(struct image_op *op);

@@ -326,9 +326,10 @@ static void zero_synced(struct image_op *op, int error)
 {
 	struct image_zero *z = op->user;
 
-	if (!error && z->sync.losses != op->img->losses &&
-	    (z->flags & ZERO_SYNC))
-		error = -EIO;
+	/* Zeroes are sent by nobody's order: their errors, and losses, are
+	 * those of the handle. */
+	if (!error && (z->flags & ZERO_SYNC) && z->op.h)
+		error = handle_error_take(z->op.h);
 	op_finish(&z->op, error);
 }
 
@@ -360,6 +361,7 @@ void image_zero(struct image_zero *z)
 	z->sync.op.h = h;
 	z->sync.op.done = zero_synced;
 	z->sync.op.user = z;
-	z->sync.flags = z->flags & ZERO_SYNC ? SYNC_FLUSH : SYNC_DRAIN;
+	z->sync.flags = z->flags & ZERO_SYNC ? SYNC_FLUSH | SYNC_OWN :
+					       SYNC_DRAIN;
 	image_sync(&z->sync);
 }

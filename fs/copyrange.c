@@ -101,7 +101,7 @@ static void copy_done(void *arg, int error, const struct copy_stats *stats)
 	}
 	c->sync = (struct image_sync){
 		.op = { .done = synced, .h = c->out->handle },
-		.flags = SYNC_FLUSH,
+		.flags = SYNC_FLUSH | SYNC_OWN,
 	};
 	image_sync(&c->sync);
 }

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 #
 # A write that fails after it was acknowledged is reported: by close without
-# being consumed, by fsync once; until then further writes fail at once.
+# being consumed, by fsync once; until then further writes fail at once. So is
+# a flush.
 
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -114,6 +115,63 @@ steps "open 0;punch 0;close EIO;" "a punch that fails, by close" \
 run fallocate -z -l 1M "$F"
 is "$STATUS" 0 "and then they can be sent"
 umnt "$MNT"
+stop_server
+
+# ------------------------------------------------------------------ flush
+
+# A server that could not flush may not have what it had answered, and the next
+# flush may well succeed: all who may have written it are told.
+head -c 8M /dev/zero | tr '\0' A >"$T/disk"
+start_nbdkit eval get_size="stat -Lc %s $T/disk" \
+	pread="dd if=$T/disk skip=\$4 count=\$3 iflag=skip_bytes,count_bytes \
+		status=none" \
+	pwrite="dd of=$T/disk seek=\$4 conv=notrunc oflag=seek_bytes \
+		status=none" \
+	can_write="exit 0" can_zero="exit 0" can_flush="exit 0" zero="exit 0" \
+	flush="echo >>$T/flushes; [ ! -e $bad ] || { echo EIO bad >&2; exit 1; }"
+mnt disk="$URI" || bail "mount"
+F=$MNT/disk
+writers=(slot:2 "open:r:$F" slot:1 "open:rw:$F" slot:0 "open:rw:$F")
+
+flushes()
+{
+	wc -l <"$T/flushes"
+}
+
+steps "open 0;open 0;open 0;write 4096;fsync EIO;fsync 0;fsync EIO;fsync 0;\
+fsync 0;close 0;close 0;" "fsync that fails: other writers hear, no reader" \
+	"${writers[@]}" write:0:4K:1 "touch:$bad" fsync "remove:$bad" \
+	slot:2 fsync slot:1 fsync fsync slot:0 fsync close slot:1 close
+steps "open 0;open 0;open 0;write 4096;write 4096;fsync EIO;fsync EIO;fsync 0;\
+write 4096;close 0;write EIO;close EIO;" "and nothing else, until they have" \
+	"${writers[@]}" write:0:4K:1 slot:1 write:4K:4K:1 "touch:$bad" slot:2 \
+	fsync "remove:$bad" slot:0 fsync fsync write:0:4K:1 close slot:1 \
+	write:4K:4K:1 close
+: >"$T/flushes"
+steps "open 0;write 4096;fsync EIO;fsync EIO;fsync 0;fsync 0;close 0;" \
+	"what was not flushed is flushed by the next fsync" \
+	"open:rw:$F" write:0:4K:1 "touch:$bad" fsync fsync "remove:$bad" fsync \
+	fsync close
+is "$(flushes)" 3 "and not by the one after it"
+steps "open 0;write 4096;dupclose EIO;dupclose EIO;write EIO;fsync EIO;fsync 0;\
+write 4096;close 0;" "close that fails, with the flush, does not forget" \
+	"open:rw:$F" write:0:4K:1 "touch:$bad" dupclose "remove:$bad" dupclose \
+	write:0:4K:2 fsync fsync write:0:4K:1 close
+steps "open 0;open 0;open 0;write 4096;close EIO;write EIO;fsync EIO;fsync 0;\
+close 0;close 0;" "the last close of one is heard by the other" \
+	"${writers[@]}" write:0:4K:1 "touch:$bad" close "remove:$bad" \
+	slot:1 write:0:4K:1 fsync fsync close slot:2 close
+steps "open 0;open 0;punch 0;close EIO;fsync EIO;fsync 0;close 0;" \
+	"zeroes, too" slot:1 "open:rw:$F" slot:0 "open:rw:$F" punch:1M:1M \
+	"touch:$bad" close "remove:$bad" slot:1 fsync fsync close
+steps "open 0;open 0;write EIO;write 4096;punch EIO;punch 0;close 0;write EIO;\
+fsync EIO;close 0;" "what O_SYNC does fails itself; that is all" \
+	slot:1 "open:rw:$F" slot:0 "open:rw,sync:$F" \
+	"touch:$bad" write:0:4K:1 "remove:$bad" write:0:4K:1 \
+	"touch:$bad" punch:1M:4K "remove:$bad" punch:1M:4K close \
+	slot:1 write:0:4K:1 fsync close
+ok "umnt '$MNT'" "unmounted"
+like "$(<"$MNT_LOG")" "disk: flush failed: Input/output error" "it is logged"
 stop_server
 
 # ------------------------------------------------------------------ reads

@@ -40,6 +40,28 @@ ok "[ $STATUS = 0 ] || grep -q EIO '$T/copies'" \
 run_ok -n "cat, once more" bash -c "cat '$MNT/a' >'$MNT/b'"
 ok "cmp '$T/disk.b' '$T/new'" "the bytes are right"
 
+# What the program had written before is not forgotten by a copy that goes on.
+lose_b()
+{
+	use A
+	freeze
+	touch "$T/go"
+	sleep 0.3
+	use B
+	die
+	back
+	keep_pid B
+	sleep 0.2
+	use A
+	thaw
+}
+MEANWHILE=lose_b steps "open 0;open 0;write 1048576;copy EIO;fsync EIO;fsync 0;\
+copy 1048576;fsync 0;close 0;close 0;" \
+	"the destination dies during a copy: fsync tells of earlier writes" \
+	slot:1 "open:r:$MNT/a" slot:0 "open:rw:$MNT/b" write:8M:1M:1 \
+	sleep:300 "${dies[@]}" copy:1:0:0:1M fsync fsync copy:1:0:0:1M fsync \
+	close slot:1 close
+
 # -------------------------------------------------------------------- fio
 
 # With O_SYNC nothing is lost; fio compares what it reads with what it wrote.
