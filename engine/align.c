@@ -181,7 +181,7 @@ void wop_done(struct wop *op)
 	else
 		op->epoch->data--;
 	if (error && op->deferred)
-		image_defer(img, error);
+		image_defer_range(img, op->node.key, op->end, error);
 	if (op->owner)
 		tell_owner(op->owner, error);
 	op_wake_all(&op->waiters);
@@ -377,7 +377,7 @@ static int wop_fail(struct wop *op)
 	if (op->epoch)
 		op->epoch->data--;
 	if (op->deferred)
-		image_defer(op->img, -ENOMEM);
+		image_defer_range(op->img, op->node.key, op->end, -ENOMEM);
 	TAILQ_INSERT_HEAD(&op->img->spare_wops, op, link);
 	return -ENOMEM;
 }

@@ -30,6 +30,7 @@ struct dev_io {
 	/* read from a pipe: bytes got; 0 is the end */
 	uint64_t got;
 	/* the device's own */
+	TAILQ_ENTRY(dev_io) link;
 	union {
 		struct image_op op;
 		struct image_read read;
@@ -83,7 +84,8 @@ struct blockdev_ops {
 	 * needs, with DEV_FLUSH on stable storage. NULL: nothing to do. */
 	void (*finish)(struct blockdev *dev, struct dev_io *io);
 	/* Requests that wait for somebody at the other end of a pipe are done
-	 * with -EINTR, now and from now on. NULL: requests end by themselves. */
+	 * with -EINTR, now and from now on; so are writes that have not been
+	 * sent. NULL: requests end by themselves. */
 	void (*stop)(struct blockdev *dev);
 	/* Frees the device. No request is outstanding. May run the loop. */
 	void (*close)(struct blockdev *dev);
@@ -133,9 +135,9 @@ static inline void blockdev_close(struct blockdev *dev)
 /* An export; the handle stays the caller's. Writes wait for the server
  * (WRITE_DIRECT); queued data and pending zeroes of the image are seen. */
 struct blockdev *dev_image_new(struct handle *h, struct error *err);
-/* The device's user is the only one of the handle, and will ask: after a lost
- * connection writes go on, and the handle's deferred errors are taken. Else
- * they are left to the handle's other user, and writes fail until then. */
+/* The device's user is the only one of the handle, and will ask: writes go on
+ * after a lost connection, or after one of them has failed. Else that is left
+ * to the handle's other user, and they fail until then. */
 void dev_image_owns(struct blockdev *dev);
 /* True if, since this was asked last, a connection was lost and with it perhaps
  * what had been written and not flushed. For one that owns its handle. */

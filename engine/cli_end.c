@@ -167,6 +167,16 @@ struct opening {
 	struct wait w;
 };
 
+/* What went wrong has been said by the requests themselves. */
+static void close_image(struct end *e)
+{
+	if (!e->handle)
+		return;
+	handle_error_take(e->handle);
+	handle_close(e->handle);
+	e->handle = NULL;
+}
+
 static void image_opened(struct open_req *r, int error)
 {
 	wait_over(&container_of(r, struct opening, r)->w, error);
@@ -372,8 +382,7 @@ int end_reopen(struct end *e, struct loop *loop, struct workers *workers,
 	if (e->kind == END_NBD) {
 		int r;
 
-		handle_close(e->handle);
-		e->handle = NULL;
+		close_image(e);
 		r = open_image(e, loop, err);
 		if (r < 0)
 			return r;
@@ -395,9 +404,7 @@ int end_close(struct end *e, struct loop *loop, struct error *err)
 
 	blockdev_close(e->dev);
 	e->dev = NULL;
-	if (e->handle)
-		handle_close(e->handle);
-	e->handle = NULL;
+	close_image(e);
 	if (e->image)
 		image_unref(e->image);
 	e->image = NULL;

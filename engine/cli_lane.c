@@ -238,8 +238,12 @@ int lane_complete(struct lane *lane, struct error *err)
 		return flush ? lane_flush(lane, err) : 0;
 	r = lane_ask(lane, dev->ops->finish, flush ? DEV_FLUSH : 0);
 	if (r < 0)
-		error_set(err, "%s: cannot complete the image: %s",
-			  lane->dst.label, strerror(-r));
+		error_set(err, "%s: cannot %s: %s", lane->dst.label,
+			  lane->dst.format != FORMAT_RAW ?
+				  "complete the image" :
+			  flush ? "flush" :
+				  "close",
+			  strerror(-r));
 	lane->dst.complete = r == 0;
 	return r;
 }

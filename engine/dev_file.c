@@ -261,7 +261,12 @@ static int perform_zero(struct file_dev *f, struct dev_io *io)
 static int perform_flush(struct file_dev *f, struct dev_io *io)
 {
 	(void)io;
-	return fsync(f->fd) < 0 ? -errno : 0;
+	return file_finish(f->fd, true);
+}
+
+static int perform_finish(struct file_dev *f, struct dev_io *io)
+{
+	return file_finish(f->fd, io->flags & DEV_FLUSH);
 }
 
 /* A helper does what may wait for a disk. */
@@ -277,6 +282,7 @@ HELPER(read)
 HELPER(write)
 HELPER(zero)
 HELPER(flush)
+HELPER(finish)
 HELPER(extents)
 
 static void helped(struct work *w)
@@ -375,6 +381,11 @@ static void file_flush(struct blockdev *dev, struct dev_io *io)
 	help(to_file(dev), io, help_flush, helped);
 }
 
+static void file_finish_submit(struct blockdev *dev, struct dev_io *io)
+{
+	help(to_file(dev), io, help_finish, helped);
+}
+
 static void file_close(struct blockdev *dev)
 {
 	struct file_dev *f = to_file(dev);
@@ -390,6 +401,7 @@ static const struct blockdev_ops file_ops = {
 	.zero = file_zero,
 	.extents = file_extents,
 	.flush = file_flush,
+	.finish = file_finish_submit,
 	.close = file_close,
 };
 

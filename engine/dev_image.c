@@ -9,9 +9,9 @@ struct image_dev {
 	struct blockdev dev;
 	struct handle *h;
 	char *name;
-	bool owns;	 /* takes the handle's deferred errors */
+	bool owns;	 /* nobody else uses the handle */
 	unsigned losses; /* of the image, as last seen */
-	bool lost;	 /* what was written may be gone */
+	TAILQ_HEAD(, dev_io) writes;
 };
 
 static struct image_dev *to_image(struct blockdev *dev)
@@ -32,51 +32,12 @@ static void op_done(struct image_op *op, int error)
 	io->done(io, error);
 }
 
-static void image_dev_write(struct blockdev *dev, struct dev_io *io);
-static void image_dev_zero(struct blockdev *dev, struct dev_io *io);
-
-/* After a connection was lost nothing is written until somebody has taken
- * note that earlier writes may be lost; then it can go on. What is deferred
- * without a loss is a write that failed, and taken as well. */
-static bool note_lost(struct image_dev *d)
-{
-	unsigned losses = image_losses(handle_image(d->h));
-
-	if (!d->owns || handle_error_take(d->h) == 0 || losses == d->losses)
-		return false;
-	d->losses = losses;
-	d->lost = true;
-	return true;
-}
-
-/* Zeroes are sent late, so that their errors are those of the handle. */
-static int zero_failure(struct image_dev *d)
-{
-	if (!d->owns)
-		return handle_error_peek(d->h);
-	if (image_losses(handle_image(d->h)) != d->losses)
-		return 0;
-	return handle_error_take(d->h);
-}
-
 static void write_done(struct image_op *op, int error)
 {
 	struct dev_io *io = to_io(op);
 
-	if (error && note_lost(to_image(io->dev)))
-		image_dev_write(io->dev, io);
-	else
-		io->done(io, error);
-}
-
-static void zero_done(struct image_op *op, int error)
-{
-	struct dev_io *io = to_io(op);
-
-	if (error && note_lost(to_image(io->dev)))
-		image_dev_zero(io->dev, io);
-	else
-		io->done(io, error ? error : zero_failure(to_image(io->dev)));
+	TAILQ_REMOVE(&to_image(io->dev)->writes, io, link);
+	io->done(io, error);
 }
 
 static void extent_done(struct image_op *op, int error)
@@ -105,29 +66,33 @@ static void image_dev_read(struct blockdev *dev, struct dev_io *io)
 
 static void image_dev_write(struct blockdev *dev, struct dev_io *io)
 {
+	struct image_dev *d = to_image(dev);
 	struct image_write *w = &io->u.write;
 
 	*w = (struct image_write){
-		.op = { .done = write_done, .h = to_image(dev)->h },
+		.op = { .done = write_done, .h = d->h },
 		.offset = io->offset,
 		.len = (uint32_t)io->len,
-		.flags = WRITE_DIRECT,
+		.flags = WRITE_DIRECT | (d->owns ? WRITE_ANYWAY : 0),
 		.data = io->data,
 		.buf = io->buf,
 	};
+	TAILQ_INSERT_TAIL(&d->writes, io, link);
 	image_write(w);
 }
 
 static void image_dev_zero(struct blockdev *dev, struct dev_io *io)
 {
 	struct image_zero *z = &io->u.zero;
+	struct image_dev *d = to_image(dev);
 	bool allocate = io->flags & DEV_ALLOCATE;
 
 	*z = (struct image_zero){
-		.op = { .done = zero_done, .h = to_image(dev)->h },
+		.op = { .done = op_done, .h = d->h },
 		.offset = io->offset,
 		.len = io->len,
-		.flags = ZERO_WAIT | (allocate ? ZERO_NO_HOLE : ZERO_HOLE_HINT),
+		.flags = ZERO_WAIT | (d->owns ? ZERO_ANYWAY : 0) |
+			 (allocate ? ZERO_NO_HOLE : ZERO_HOLE_HINT),
 	};
 	image_zero(z);
 }
@@ -156,6 +121,15 @@ static void image_dev_flush(struct blockdev *dev, struct dev_io *io)
 	image_sync(s);
 }
 
+/* Or they would be sent when newer bytes are there already. */
+static void image_dev_stop(struct blockdev *dev)
+{
+	struct dev_io *io;
+
+	TAILQ_FOREACH(io, &to_image(dev)->writes, link)
+		image_write_withdraw(&io->u.write);
+}
+
 static void image_dev_close(struct blockdev *dev)
 {
 	struct image_dev *d = to_image(dev);
@@ -170,6 +144,7 @@ static const struct blockdev_ops image_ops = {
 	.zero = image_dev_zero,
 	.extents = image_dev_extents,
 	.flush = image_dev_flush,
+	.stop = image_dev_stop,
 	.close = image_dev_close,
 };
 
@@ -189,6 +164,7 @@ struct blockdev *dev_image_new(struct handle *h, struct error *err)
 	image_get_info(img, &info);
 	d->h = h;
 	d->losses = image_losses(img);
+	TAILQ_INIT(&d->writes);
 	d->dev.ops = &image_ops;
 	d->dev.name = d->name;
 	d->dev.size = image_size(img);
@@ -213,10 +189,10 @@ void dev_image_owns(struct blockdev *dev)
 bool dev_image_lost(struct blockdev *dev)
 {
 	struct image_dev *d = to_image(dev);
-	bool lost;
+	unsigned before = d->losses;
 
-	note_lost(d);
-	lost = d->lost;
-	d->lost = false;
-	return lost;
+	/* Each request has said itself how it went. */
+	handle_error_take(d->h);
+	d->losses = image_losses(handle_image(d->h));
+	return d->losses != before;
 }

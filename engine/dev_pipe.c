@@ -162,6 +162,18 @@ static void pipe_stop(struct blockdev *dev)
 		finish(p, -EINTR);
 }
 
+/* It may be a file all the same, which is written in order. */
+static void pipe_finish(struct blockdev *dev, struct dev_io *io)
+{
+	struct pipe_dev *p = container_of(dev, struct pipe_dev, dev);
+	struct stat st;
+	int r = 0;
+
+	if (fstat(p->fd, &st) == 0 && S_ISREG(st.st_mode))
+		r = file_finish(p->fd, io->flags & DEV_FLUSH);
+	io->done(io, r);
+}
+
 static void pipe_close(struct blockdev *dev)
 {
 	struct pipe_dev *p = container_of(dev, struct pipe_dev, dev);
@@ -182,6 +194,7 @@ static const struct blockdev_ops source_ops = {
 
 static const struct blockdev_ops destination_ops = {
 	.write = pipe_submit,
+	.finish = pipe_finish,
 	.stop = pipe_stop,
 	.close = pipe_close,
 };

@@ -260,8 +260,8 @@ static int perform_finish(struct vmdk_write *v, struct dev_io *io)
 		r = write_tables(v, false, batch);
 	if (r == 0)
 		r = file_write_all(v->fd, &clean, 1, UNCLEAN_AT);
-	if (r == 0 && flush && fsync(v->fd) < 0)
-		r = -errno;
+	if (r == 0)
+		r = file_finish(v->fd, flush);
 	free(batch);
 	return r;
 }

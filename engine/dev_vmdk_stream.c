@@ -74,7 +74,7 @@ struct vmdk_stream {
 	uint8_t *drain; /* the helper's, while `writing` */
 	size_t fill_len, drain_len;
 	struct work write_work;
-	bool writing, flush;
+	bool writing, last, flush;
 	int write_error; /* the helper's, while `writing` */
 
 	struct dev_io *io; /* a write that waits for a grain */
@@ -216,8 +216,8 @@ static void help_write(struct work *w)
 		r = write_pipe(v, v->drain, v->drain_len);
 	else
 		r = write_file(v, v->drain, v->drain_len);
-	if (r == 0 && v->flush && !v->pipe && fsync(v->fd) < 0)
-		r = -errno;
+	if (r == 0 && v->last && !v->pipe)
+		r = file_finish(v->fd, v->flush);
 	v->write_error = r;
 }
 
@@ -250,6 +250,7 @@ static void write_out(struct vmdk_stream *v)
 	v->drain = full;
 	v->drain_len = v->fill_len;
 	v->fill_len = 0;
+	v->last = v->ended;
 	v->flush = v->ended && (v->end->flags & DEV_FLUSH);
 	v->writing = true;
 	v->works++;

@@ -457,15 +457,20 @@ struct image_write {
 	struct image_sync sync;
 };
 void image_write(struct image_write *w);
+/* Ends a write with -EINTR, soon, unless something of it has been sent. */
+void image_write_withdraw(struct image_write *w);
 
 enum {
 	ZERO_NO_HOLE = 1,   /* keep the space (WRITE_ZEROES with NO_HOLE) */
 	ZERO_WAIT = 2,	    /* reply only after the server has it */
 	ZERO_SYNC = 4,	    /* and it is on stable storage */
 	ZERO_HOLE_HINT = 8, /* a punch: space should be given back */
+	ZERO_ANYWAY = 16,   /* also while a deferred error is not consumed */
 };
 
-/* From now on [offset, offset + len) reads as zero; sent late. */
+/* From now on [offset, offset + len) reads as zero; sent late. Where it waits,
+ * it fails if something in its range could not be sent; that is a deferred
+ * error as well. */
 struct image_zero {
 	struct image_op op;
 	uint64_t offset, len;

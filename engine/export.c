@@ -36,8 +36,10 @@ static void on_finish_task(struct loop_task *t)
 		TAILQ_REMOVE(&x->finished, r, link);
 		req_answered(x, r, r->error);
 	}
-	/* What was cut may have more to send. */
+	/* What was cut may have more to send, or begin anew. */
 	export_dispatch(x);
+	if (!TAILQ_EMPTY(&x->queue))
+		export_wake(x);
 }
 
 void export_fail_lost(struct export *x, struct req *r)

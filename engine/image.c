@@ -152,6 +152,21 @@ void image_defer_flush(struct image *img, int error,
 	defer(img, error, "flush", except);
 }
 
+void image_defer_range(struct image *img, uint64_t start, uint64_t end,
+		       int error)
+{
+	struct image_op *op;
+
+	TAILQ_FOREACH(op, &img->zero_ops, link) {
+		const struct image_zero *z =
+			container_of(op, struct image_zero, op);
+
+		if (z->offset < end && start < z->offset + z->len)
+			op->error = error;
+	}
+	image_defer(img, error);
+}
+
 int handle_error_peek(const struct handle *h)
 {
 	return h->error;
@@ -534,6 +549,7 @@ static void image_init(struct image *img)
 	TAILQ_INIT(&img->handles);
 	TAILQ_INIT(&img->opens);
 	TAILQ_INIT(&img->askers);
+	TAILQ_INIT(&img->zero_ops);
 	TAILQ_INIT(&img->ready);
 	TAILQ_INIT(&img->zeroes);
 	TAILQ_INIT(&img->blocked);

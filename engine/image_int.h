@@ -202,6 +202,7 @@ struct image {
 	struct op_list askers;	     /* wait for an answer of any */
 	struct loop_timer ask_timer; /* some have waited long enough */
 	bool zeroing_waits;	     /* so does the zeroing of pending zeroes */
+	struct op_list zero_ops;     /* wait until their range is zero */
 	unsigned scan_left;	     /* requests the scan may still send */
 	uint64_t scan_pos;
 	uint64_t blocks; /* last known count */
@@ -261,6 +262,9 @@ void image_defer(struct image *img, int error);
 /* The same of a FLUSH; `except` (or NULL) hears of it otherwise. */
 void image_defer_flush(struct image *img, int error,
 		       const struct handle *except);
+/* The same of a range, which who waits for zeroes there hears of, too. */
+void image_defer_range(struct image *img, uint64_t start, uint64_t end,
+		       int error);
 void op_init(struct image_op *op, enum op_kind kind);
 void op_park(struct image_op *op, struct op_list *list);
 void op_unpark(struct image_op *op);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -160,5 +161,19 @@ int file_write_all(int fd, const void *data, uint64_t len, uint64_t offset)
 		len -= (uint64_t)n;
 		offset += (uint64_t)n;
 	}
+	return 0;
+}
+
+/* Network file systems, and mounts of exports, take bytes first, and say when
+ * a descriptor is closed whether they could keep them. */
+int file_finish(int fd, bool stable)
+{
+	int copy;
+
+	if (stable)
+		return fsync(fd) < 0 ? -errno : 0;
+	copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (copy < 0 || (close(copy) < 0 && errno != EINTR))
+		return -errno;
 	return 0;
 }

@@ -64,6 +64,9 @@ static inline bool range_inside(uint64_t offset, uint64_t len, uint64_t size)
  * more. */
 int file_read_all(int fd, void *data, uint64_t len, uint64_t offset);
 int file_write_all(int fd, const void *data, uint64_t len, uint64_t offset);
+/* What is known of the writes to a file only when it is closed, or, if
+ * `stable`, flushed; it stays open. May block. 0 or -errno. */
+int file_finish(int fd, bool stable);
 
 /* Parses a size: digits and an optional K, M, G, T, P, E (powers of 1024,
  * either case). 0, or -EINVAL, or -ERANGE. */

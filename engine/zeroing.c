@@ -159,16 +159,19 @@ static int as_data(struct image *img, struct dext *d, uint64_t start,
 {
 	struct epoch *epoch = d->epoch, *older;
 	struct buf *buf = buf_get(engine_pool(img->e), end - start);
-	struct dext *n = NULL;
+	int error;
 
 	if (!buf)
 		return -ENOMEM;
 	memset(buf->data, 0, end - start);
-	if (!dirty_carve(img, start, end, &older))
-		n = dirty_add_data(img, start, end, buf, buf->data, epoch);
+	error = dirty_carve(img, start, end, &older);
+	if (!error && !dirty_add_data(img, start, end, buf, buf->data, epoch)) {
+		error = -ENOMEM;
+		image_defer_range(img, start, end, error);
+	}
 	buf_put(buf);
 	img->made_data = true;
-	return n ? 0 : -ENOMEM;
+	return error;
 }
 
 /* Where the part of d that begins at its start, and needs zeroing, ends. */
@@ -215,7 +218,7 @@ static int send_part(struct image *img, struct dext *d, uint64_t end)
 		return error;
 	error = wop_send_zero(img, a, b, flags, epoch);
 	if (error)
-		image_defer(img, error);
+		image_defer_range(img, a, b, error);
 	return error;
 }
 
@@ -326,10 +329,13 @@ static void zero_synced(struct image_op *op, int error)
 {
 	struct image_zero *z = op->user;
 
-	/* Zeroes are sent by nobody's order: their errors, and losses, are
-	 * those of the handle. */
+	op_unpark(&z->op);
+	/* What was acknowledged before is stable now, or never; and nobody
+	 * may ask for it by fsync. */
 	if (!error && (z->flags & ZERO_SYNC) && z->op.h)
 		error = handle_error_take(z->op.h);
+	else if (!error)
+		error = z->op.error;
 	op_finish(&z->op, error);
 }
 
@@ -346,7 +352,7 @@ void image_zero(struct image_zero *z)
 		error = -EINVAL;
 	else if (img->read_only)
 		error = -EROFS;
-	else if (h && h->error)
+	else if (h && h->error && !(z->flags & ZERO_ANYWAY))
 		error = h->error;
 	else if (z->len > 0)
 		error = zero_mark(img, z->offset, z->offset + z->len, z->flags);
@@ -358,6 +364,7 @@ void image_zero(struct image_zero *z)
 		image_unref(img);
 		return;
 	}
+	op_park(&z->op, &img->zero_ops);
 	z->sync.op.h = h;
 	z->sync.op.done = zero_synced;
 	z->sync.op.user = z;

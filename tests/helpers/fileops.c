@@ -19,6 +19,7 @@
  *   size blocks data:OFF hole:OFF
  *   touch:PATH remove:PATH await:PATH sleep:MS    silent; await waits for it
  *                         to exist, 20 s at most
+ *   alarm:MS              silent; a signal with a handler comes then
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,6 +36,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -388,6 +390,26 @@ static int64_t op_sleep(struct state *s, const struct words *w)
 	return SILENT;
 }
 
+static void on_alarm(int sig)
+{
+	(void)sig;
+}
+
+static int64_t op_alarm(struct state *s, const struct words *w)
+{
+	struct sigaction sa = { .sa_handler = on_alarm };
+	struct itimerval t = {
+		.it_value = { .tv_sec = (time_t)(w->num[0] / 1000),
+			      .tv_usec =
+				      (suseconds_t)(w->num[0] % 1000) * 1000 },
+	};
+
+	(void)s;
+	if (sigaction(SIGALRM, &sa, NULL) || setitimer(ITIMER_REAL, &t, NULL))
+		return -errno;
+	return SILENT;
+}
+
 static int64_t op_touch(struct state *s, const struct words *w)
 {
 	int fd = open(w->arg[0], O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -441,7 +463,7 @@ static const struct {
 	{ "blocks", 0, 0, op_stat },	   { "data", 1, 1, op_seek },
 	{ "hole", 1, 1, op_seek },	   { "touch", 1, 0, op_touch },
 	{ "remove", 1, 0, op_remove },	   { "await", 1, 0, op_await },
-	{ "sleep", 1, 1, op_sleep },
+	{ "sleep", 1, 1, op_sleep },	   { "alarm", 1, 1, op_alarm },
 };
 
 static int parse_num(const char *text, uint64_t *n)

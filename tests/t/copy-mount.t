@@ -6,7 +6,7 @@
 
 # shellcheck disable=SC2002,SC2034,SC2119,SC2153 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-requires copy fuse nbdkit nbdkit-plugin:file strace
+requires copy fuse nbdkit nbdkit-plugin:file nbdkit-filter:error strace
 
 cd "$T" || exit 1
 copy=$NBDFS_COPY
@@ -79,4 +79,23 @@ like "$ERR" "is the source itself" "not onto itself"
 
 umnt
 is $? 0 "the mount ends well"
+
+# What the mount could not write it says when the file is closed.
+cp disks/b disk
+start_nbdkit --filter=error file disk error=ENOSPC error-pwrite-rate=100% \
+	error-file="$T/inject"
+mnt disk="$URI" || bail "no mount"
+head -c 512K /dev/urandom >small
+touch inject
+run_fails "$copy" small "$MNT/disk"
+like "$ERR" "disk: cannot close: No space left" "a late error fails the copy"
+run_fails "$copy" --flush small "$MNT/disk"
+like "$ERR" "disk: cannot flush: No space left" "with --flush, too"
+run_fails bash -c "cat small | '$copy' - '$MNT/disk'"
+run_fails bash -c "cat small | '$copy' - - 1<>'$MNT/disk'"
+like "$ERR" "standard output: cannot close: No space left" "in order, too"
+rm inject
+run_ok -n "and then it fits" "$copy" small "$MNT/disk"
+umnt
+ok "cmp -n 524288 small disk" "and is there"
 done_testing

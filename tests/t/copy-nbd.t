@@ -300,6 +300,30 @@ if command -v python3 >/dev/null; then
 	fi
 fi
 
+# ------------------------------------------------- whose error it is
+
+# One zero range fails once while another, and some writes, are under way: that
+# one is sent again.
+truncate -s 16M holes
+head -c 2M /dev/urandom | dd of=holes bs=1M seek=6 conv=notrunc status=none
+head -c 16M /dev/zero | tr '\0' x >disk9
+start_nbdkit eval thread_model="echo parallel" \
+	get_size="stat -Lc %s $T/disk9" \
+	pread="dd if=$T/disk9 skip=\$4 count=\$3 bs=64k status=none \
+		iflag=skip_bytes,count_bytes" \
+	can_write="exit 0" pwrite="dd of=$T/disk9 seek=\$4 conv=notrunc \
+		bs=64k oflag=seek_bytes status=none" \
+	can_zero="exit 0" zero="if [ \$4 = 0 ]; then sleep 0.5
+		elif mkdir $T/failed; then echo EIO once >&2; exit 1; fi
+		fallocate -zno \$4 -l \$3 $T/disk9"
+run_ok -n "a zero range that fails once" "$copy" holes "$URI"
+ok "[ -d failed ]" "did so"
+ok "cmp holes disk9" "and is zero in the end"
+rmdir failed
+cp old disk9
+run_fails "$copy" --retries=0 src "$URI"
+like "$ERR" "cannot zero at offset 1150976: Input" "it is named, if it stays so"
+
 # ------------------------------------------------------------- subprocesses
 
 run_ok -n "both ends are run by it" "$copy" [ nbdkit file src ] got -v

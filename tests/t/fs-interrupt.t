@@ -7,7 +7,7 @@
 # shellcheck source=tests/lib.sh
 # shellcheck disable=SC2119
 . "$(dirname "$0")/../lib.sh"
-requires fuse helper:interrupted nbdkit nbdkit-filter:delay \
+requires fuse helper:interrupted helper:fileops nbdkit nbdkit-filter:delay \
 	nbdkit-filter:exportname
 
 int=$NBDFS_HELPERS/interrupted
@@ -186,5 +186,27 @@ ok "! mounted '$MNT'" "and unmounts"
 ok "wait_until 3 _gone $writer" "and the writer does not hang"
 wait $writer
 thaw
+
+# What a copy had not sent when it was interrupted is not sent later, over what
+# has been written since.
+start_nbdkit data '0x61*1048576' || bail "no server"
+source_uri=$URI
+start_nbdkit memory 1M || bail "no server"
+mnt a="$source_uri" b="$URI" || bail "no mount"
+timeout -k 1 30 "$NBDFS_HELPERS/fileops" slot:1 "open:r:$MNT/a" slot:0 \
+	"open:rw:$MNT/b" read:0:4K "touch:$T/ready" "await:$T/frozen" \
+	write:0:1M:1 sleep:100 alarm:200 copy:1:0:0:1M write:0:1M:2 \
+	"touch:$T/done" fsync read:0:1M close >"$T/out" 2>&1 &
+job=$!
+wait_until 10 test -e "$T/ready"
+freeze
+touch "$T/frozen"
+wait_until 10 test -e "$T/done"
+thaw
+wait $job
+is "$(tr '\n' ';' <"$T/out")" "open 0;open 0;read 4096 00;write 1048576;\
+copy EINTR;write 1048576;fsync 0;read 1048576 02;close 0;" \
+	"a copy that was interrupted leaves newer bytes alone"
+umnt
 
 done_testing
