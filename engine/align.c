@@ -311,7 +311,7 @@ static int edge_add(struct wop *op, struct wop_edge *e, uint64_t block,
 	memset(mask + (start - block), 1, end - start);
 	if (edge_adopt(op, e))
 		return -ENOMEM;
-	x = status_get(img, block, block_end);
+	x = status_get(img, block, block_end, image_now(img));
 	if (x.end == block_end &&
 	    (x.state == EXTENT_ZERO || x.state == EXTENT_HOLE)) {
 		memset(e->buf->data, 0, e->len);

@@ -20,6 +20,11 @@
 #define ASK_TRIES 3	   /* then it counts as data */
 #define READ_WAIT NS_PER_S /* then a read goes on without an answer */
 #define ASK_TICK (100 * NS_PER_MS)
+/* So many extents are asked about at once: a walk takes a part of a second to
+ * pass them. Of more the last would be stale before it comes there, or
+ * forgotten for want of room in the map, and the server be asked again. */
+#define ASK_EXTENTS 32768
+#define ASK_ALIGN (64 * KiB)
 /* Bytes that count as data, for all that is known, when a budget is spent. */
 #define UNSURE 4096
 
@@ -99,6 +104,7 @@ static void on_extent(struct req *r, uint64_t start, uint64_t end, bool zero,
 	end = min_u64(end, r->offset + r->len);
 	if (start >= end)
 		return;
+	q->runs++;
 	if (!zero || (!q->img->marked &&
 		      end - start < engine_config(q->img->e)->min_hole))
 		apply(q, start, end, EXTENT_DATA);
@@ -129,6 +135,19 @@ static void smooth(uint64_t *avg, uint64_t sample)
 	*avg = *avg ? (*avg * 7 + sample) / 8 : sample;
 }
 
+/* Where extents are short the next questions are about less. */
+static void adapt_span(const struct question *q)
+{
+	uint64_t heard = min_u64(q->req.covered - q->req.offset, q->req.len);
+	uint64_t mean = q->runs ? heard / q->runs : 0;
+
+	if (mean == 0)
+		return;
+	q->img->ask_span = 0;
+	if (mean < UINT64_MAX / ASK_EXTENTS)
+		q->img->ask_span = align_up(mean * ASK_EXTENTS, ASK_ALIGN);
+}
+
 static void remember_blocks(struct image *img)
 {
 	if (extent_bytes(img->clean, EXTENT_UNKNOWN) != 0)
@@ -155,8 +174,10 @@ static void on_answer(struct req *r, int error)
 	struct image *img = q->img;
 	struct image_op *op;
 
-	if (!error)
+	if (!error) {
 		smooth(&img->status_time, image_now(img) - r->sent);
+		adapt_span(q);
+	}
 	TAILQ_FOREACH(op, &img->askers, link) {
 		if (!covers(q, op_pos(op)))
 			continue;
@@ -196,6 +217,7 @@ static void ask(struct question *q, uint64_t pos, uint64_t len, unsigned flags)
 
 	q->busy = true;
 	q->scan = flags & REQ_BACKGROUND;
+	q->runs = 0;
 	q->taint_lo = q->taint_hi = 0;
 	q->stamp = stamp_now(img);
 	q->req.kind = REQ_STATUS;
@@ -241,11 +263,12 @@ bool status_ask(struct image *img, uint64_t pos)
 {
 	bool waits;
 	struct question *q = begin_ask(img, pos, &waits);
+	uint64_t left = img->ask_span ? img->ask_span : UINT64_MAX;
 	uint64_t len;
 
 	if (!q)
 		return waits;
-	ask(q, pos, UINT64_MAX, 0);
+	ask(q, pos, left, 0);
 	/* A walk over a large image: ask the next pieces along with it. */
 	len = q->req.len;
 	for (unsigned i = 1; i < QUESTIONS - 1; i++) {
@@ -253,12 +276,14 @@ bool status_ask(struct image *img, uint64_t pos)
 
 		if (!more || q->req.offset + q->req.len >= img->size)
 			break;
+		left -= min_u64(left, q->req.len);
+		if (left == 0)
+			break;
 		pos = q->req.offset + q->req.len;
 		if (extent_get(img->clean, pos).state != EXTENT_UNKNOWN)
 			break;
 		q = more;
-		ask(q, pos, UINT64_MAX, 0);
-		q->req.len = min_u64(q->req.len, len);
+		ask(q, pos, min_u64(left, len), 0);
 	}
 	return true;
 }
@@ -279,7 +304,7 @@ void status_scan(struct image *img)
 	if (!q || pos >= img->size)
 		return;
 	img->scan_left--;
-	ask(q, pos, UINT64_MAX, REQ_BACKGROUND);
+	ask(q, pos, img->ask_span ? img->ask_span : UINT64_MAX, REQ_BACKGROUND);
 }
 
 void status_forget(struct image *img)
@@ -298,8 +323,21 @@ void status_init(struct image *img)
 
 /* ---------------------------------------------------------- the map */
 
+/* How old a hole may be for an operation that began at `born`, in ms. What was
+ * asked since then is as new as it can be, however long the answer took; and
+ * an answer that took long is believed as long as one that came at once. */
+static uint64_t age_limit(const struct image *img, uint64_t born)
+{
+	uint64_t timeout = engine_config(img->e)->extent_timeout_ms;
+
+	if (timeout)
+		timeout += 2 * img->status_time / NS_PER_MS;
+	return max_u64(timeout, image_now(img) / NS_PER_MS - born / NS_PER_MS);
+}
+
 /* Of the map, whatever it is a map of. */
-static struct extent map_get(struct image *img, uint64_t pos, uint64_t end)
+static struct extent map_get(struct image *img, uint64_t pos, uint64_t end,
+			     uint64_t born)
 {
 	struct extent x;
 	uint32_t age;
@@ -311,22 +349,23 @@ static struct extent map_get(struct image *img, uint64_t pos, uint64_t end)
 	x.end = min_u64(x.end, end);
 	if (x.state == EXTENT_ZERO || x.state == EXTENT_HOLE) {
 		age = (stamp_now(img) - x.stamp) & EXTENT_STAMP_MASK;
-		if (age > engine_config(img->e)->extent_timeout_ms)
+		if (age > age_limit(img, born))
 			x.state = EXTENT_UNKNOWN;
 	}
 	return x;
 }
 
-struct extent status_get(struct image *img, uint64_t pos, uint64_t end)
+struct extent status_get(struct image *img, uint64_t pos, uint64_t end,
+			 uint64_t born)
 {
 	/* What is not marked has contents all the same. */
 	if (img->marked)
 		return (struct extent){ pos, end, EXTENT_DATA, 0 };
-	return map_get(img, pos, end);
+	return map_get(img, pos, end, born);
 }
 
 /* The run of one kind at pos, through all layers. */
-static struct extent view_get(struct image *img, uint64_t pos)
+static struct extent view_get(struct image *img, uint64_t pos, uint64_t born)
 {
 	struct dext *d = dirty_at(img, pos);
 	uint64_t end;
@@ -344,7 +383,7 @@ static struct extent view_get(struct image *img, uint64_t pos)
 					0 };
 	if (w)
 		end = w->node.key;
-	return map_get(img, pos, end);
+	return map_get(img, pos, end, born);
 }
 
 /* ------------------------------------------------------------- waiting */
@@ -358,7 +397,7 @@ static bool waited_enough(const struct image *img, struct image_op *op)
 	if (op->kind == OP_SEEK) {
 		struct image_seek *s = container_of(op, struct image_seek, op);
 
-		return s->whence == SEEK_DATA && now - s->began > SEEK_BUDGET;
+		return s->whence == SEEK_DATA && now - op->born > SEEK_BUDGET;
 	}
 	return false;
 }
@@ -446,13 +485,13 @@ void seek_step(struct image_seek *s)
 	bool data;
 
 	while (s->pos < img->size) {
-		x = view_get(img, s->pos);
+		x = view_get(img, s->pos, s->op.born);
 		if (x.state == EXTENT_UNKNOWN && s->op.error) {
 			op_finish(&s->op, -EIO);
 			return;
 		}
 		if (x.state == EXTENT_UNKNOWN && s->whence == SEEK_DATA &&
-		    image_now(img) - s->began > SEEK_BUDGET) {
+		    image_now(img) - s->op.born > SEEK_BUDGET) {
 			seek_unsure(s);
 			return;
 		}
@@ -488,7 +527,6 @@ void image_seek(struct image_seek *s)
 		return;
 	}
 	s->pos = s->offset;
-	s->began = image_now(img);
 	s->asked = 0;
 	seek_step(s);
 }
@@ -513,7 +551,7 @@ void extent_step(struct image_extent *x)
 {
 	struct image *img = x->op.img;
 	uint64_t limit = x->offset + min_u64(x->limit, img->size - x->offset);
-	struct extent e = view_get(img, x->offset), next;
+	struct extent e = view_get(img, x->offset, x->op.born), next;
 
 	if (e.state == EXTENT_UNKNOWN) {
 		if (x->op.error && x->strict) {
@@ -529,7 +567,7 @@ void extent_step(struct image_extent *x)
 		return;
 	}
 	while (e.end < limit) {
-		next = view_get(img, e.end);
+		next = view_get(img, e.end, x->op.born);
 		if (next.state != e.state)
 			break;
 		e.end = next.end;

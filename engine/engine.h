@@ -364,6 +364,7 @@ struct image_op {
 	TAILQ_ENTRY(image_op) link; /* of the list it waits on, */
 	struct op_list *on;	    /* this one; NULL: on none */
 	uint64_t parked;	    /* since when */
+	uint64_t born;		    /* loop_now() at its start */
 	struct loop_task task;
 	uint8_t kind, state;
 	int error;
@@ -488,7 +489,7 @@ struct image_seek {
 	int whence;
 	uint64_t result;
 	/* image's own */
-	uint64_t pos, began;
+	uint64_t pos;
 	unsigned asked;
 };
 void image_seek(struct image_seek *s);

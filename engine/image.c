@@ -20,6 +20,7 @@ void op_init(struct image_op *op, enum op_kind kind)
 {
 	if (op->h)
 		op->img = op->h->img;
+	op->born = image_now(op->img);
 	op->kind = kind;
 	op->on = NULL;
 	op->error = 0;

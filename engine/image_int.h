@@ -142,6 +142,7 @@ struct question {
 	struct req req;
 	bool busy;
 	bool scan;		     /* asked by the background scan */
+	uint64_t runs;		     /* in the answer so far */
 	uint64_t taint_lo, taint_hi; /* not to be applied: the hull */
 	uint32_t stamp;		     /* when it was asked */
 };
@@ -199,6 +200,7 @@ struct image {
 	/* clean */
 	struct extent_map *clean; /* made at the first open */
 	struct question question[QUESTIONS];
+	uint64_t ask_span;	     /* bytes to ask about at once; 0: any */
 	struct op_list askers;	     /* wait for an answer of any */
 	struct loop_timer ask_timer; /* some have waited long enough */
 	bool zeroing_waits;	     /* so does the zeroing of pending zeroes */
@@ -275,9 +277,10 @@ uint64_t image_now(const struct image *img);
 
 /* blockstatus.c */
 void status_init(struct image *img);
-/* The clean layer at pos: ZERO and HOLE only where that is still believed.
- * The extent is cut at `end`. */
-struct extent status_get(struct image *img, uint64_t pos, uint64_t end);
+/* The clean layer at pos: ZERO and HOLE only where that is still believed by
+ * one who began at `born` (loop_now()). The extent is cut at `end`. */
+struct extent status_get(struct image *img, uint64_t pos, uint64_t end,
+			 uint64_t born);
 /* Asks about pos, unless that is under way. False: cannot be asked. */
 bool status_ask(struct image *img, uint64_t pos);
 /* The same about len bytes from pos on, and no more. */

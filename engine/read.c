@@ -368,7 +368,7 @@ static bool worth_asking(const struct image_read *rd)
 static bool read_base(struct image_read *rd, uint64_t limit)
 {
 	struct image *img = rd->op.img;
-	struct extent x = status_get(img, rd->pos, limit);
+	struct extent x = status_get(img, rd->pos, limit, rd->op.born);
 	struct chunk *c;
 	struct tree_node *n;
 

@@ -94,7 +94,7 @@ static bool next_range(struct image *img, uint64_t *pos, uint64_t *end)
 			*pos = w->end;
 			continue;
 		}
-		x = status_get(img, *pos, *end);
+		x = status_get(img, *pos, *end, image_now(img));
 		if (x.state == EXTENT_UNKNOWN && status_ask(img, *pos))
 			return false;
 		if (x.state == EXTENT_ZERO || x.state == EXTENT_HOLE) {

@@ -50,7 +50,7 @@ extents_points()
 		image "comb$n"
 		serve qemu "$IMAGE" || return
 		mount_one "$URI" || return
-		timed seekmap "$MOUNTED" || return
+		timed seekmap -w "$MOUNTED" || return
 		"$1" "$n"
 		tidy
 		[ "$n" = "$comb_extents" ] || drop "comb$n"

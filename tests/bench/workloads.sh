@@ -378,8 +378,8 @@ run_walk_million()
 {
 	comb || return
 	mounted nbdfs "$URI" || return
-	contend nbdfs "$comb_bytes" "$helpers/seekmap" "$MOUNTED"
-	contend local "$comb_bytes" "$helpers/seekmap" "$IMAGE"
+	contend nbdfs "$comb_bytes" "$helpers/seekmap" -w "$MOUNTED"
+	contend local "$comb_bytes" "$helpers/seekmap" -w "$IMAGE"
 	goal us-extent "$comb_extents" "<=" 35
 	goal daemon-kib - "<=" 102400
 	rounds "SEEK walk of $comb_extents extents" "$slow_rounds"

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * seekmap FILE...: the map of a file by lseek(2), as programs see it:
+ * seekmap [-w] FILE...: the map of a file by lseek(2), as programs see it:
  *
  *	data START LENGTH
  *	hole START LENGTH
  *
  * in bytes, gapless from 0 to the end of the file. Says what is wrong and
  * exits with 1 where the answers contradict each other, or make no progress.
+ * -w: the walk alone, as cp does it, two questions an extent of data.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -78,13 +79,13 @@ static int agree(int fd, const char *name, bool data, int64_t from, int64_t to)
 }
 
 static int print_run(int fd, const char *name, bool data, int64_t from,
-		     int64_t to)
+		     int64_t to, bool walk)
 {
 	if (from == to)
 		return 0;
 	printf("%s %" PRId64 " %" PRId64 "\n", data ? "data" : "hole", from,
 	       to - from);
-	return agree(fd, name, data, from, to);
+	return walk ? 0 : agree(fd, name, data, from, to);
 }
 
 static int check_end(int fd, const char *name, int64_t size)
@@ -96,7 +97,7 @@ static int check_end(int fd, const char *name, int64_t size)
 	return 0;
 }
 
-static int map_fd(int fd, const char *name)
+static int map_fd(int fd, const char *name, bool walk)
 {
 	int64_t pos = 0, data, hole, size = lseek(fd, 0, SEEK_END);
 
@@ -109,25 +110,25 @@ static int map_fd(int fd, const char *name)
 		if (data == pos && pos > 0)
 			return complain(name, "data directly after data", pos,
 					data);
-		if (print_run(fd, name, false, pos, data) < 0)
+		if (print_run(fd, name, false, pos, data, walk) < 0)
 			return -1;
 		if (data == size)
 			break;
 		if (next_hole(fd, name, data, size, &hole) < 0 ||
-		    print_run(fd, name, true, data, hole) < 0)
+		    print_run(fd, name, true, data, hole, walk) < 0)
 			return -1;
 		pos = hole;
 	}
 	return check_end(fd, name, size);
 }
 
-static int map_file(const char *name)
+static int map_file(const char *name, bool walk)
 {
 	int fd = open(name, O_RDONLY | O_CLOEXEC), r;
 
 	if (fd < 0)
 		return complain(name, strerror(errno), 0, fd);
-	r = map_fd(fd, name);
+	r = map_fd(fd, name, walk);
 	close(fd);
 	return r;
 }
@@ -135,13 +136,14 @@ static int map_file(const char *name)
 int main(int argc, char **argv)
 {
 	int status = 0;
+	bool walk = argc > 1 && strcmp(argv[1], "-w") == 0;
 
-	if (argc < 2) {
-		fprintf(stderr, "usage: seekmap FILE...\n");
+	if (argc < 2 + walk) {
+		fprintf(stderr, "usage: seekmap [-w] FILE...\n");
 		return 2;
 	}
-	for (int i = 1; i < argc; i++) {
-		if (map_file(argv[i]) < 0)
+	for (int i = 1 + walk; i < argc; i++) {
+		if (map_file(argv[i], walk) < 0)
 			status = 1;
 	}
 	if (fflush(stdout) != 0)

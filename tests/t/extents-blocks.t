@@ -7,7 +7,8 @@
 # shellcheck disable=SC2012,SC2119,SC2153 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 requires fuse nbdkit nbdkit-filter:noextents nbdkit-filter:log \
-	nbdkit-filter:delay nbdkit-plugin:data rsync tar
+	nbdkit-filter:delay nbdkit-plugin:data rsync tar copy \
+	helper:seekmap
 
 blocks()
 {
@@ -128,6 +129,35 @@ ok "umnt '$MNT'" "unmounted during the scan"
 sleep 0.5
 is "$(cat "$SERVER_LOG")" "" "unmounted during the scan: the server can answer"
 ok "kill -0 $SERVER_PID" "unmounted during the scan: it lives"
+stop_server
+
+# A server that takes longer for an answer than the answer is believed.
+
+# slow_map DELAY OPTIONS...: of a disk with holes
+slow_map()
+{
+	local what="answers take $1"
+	next_nbdkit
+	start_nbdkit --filter=log --filter=delay data \
+		'( "x" @+131071 )*8' size=4M "delay-extents=$1" \
+		logfile="$REQUESTS" || bail "nbdkit"
+	shift
+	mnt "$@" disk="$URI" || bail "mount"
+	is "$(extents "$MNT/disk" | grep -c ^hole)" 8 "$what $*: the true map"
+	n=$(requests Extents | wc -l)
+	umnt "$MNT"
+}
+slow_map 1200ms
+ok "[ $n -le 2 ]" "by $n questions"
+stop_server
+# Each question anew: 8 extents of data and of holes, three calls for each
+# and two for the next, and those of the same millisecond.
+slow_map 20ms --extent-timeout=0
+ok "[ $n -le 60 ]" "by $n questions"
+: >"$REQUESTS"
+run "$NBDFS_COPY" "$URI" "$T/slow"
+is "$STATUS" 0 "copied"
+is "$(requests Read | wc -l)" 8 "without its holes"
 stop_server
 
 # ----------------------------------------------------------- programs, sparse

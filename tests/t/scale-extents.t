@@ -7,7 +7,7 @@
 # shellcheck disable=SC2012,SC2119,SC2153 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 requires fuse nbdkit qemu-nbd nbdkit-filter:log nbdkit-filter:stats \
-	nbdkit-plugin:data helper:seekmap \
+	nbdkit-plugin:data nbdkit-plugin:sparse-random helper:seekmap \
 	helper:fileops
 
 ops=$NBDFS_HELPERS/fileops
@@ -140,6 +140,35 @@ for options in "" "--cache=kernel"; do
 	n=$(stats extents)
 	ok "[ $n -gt 0 ] && [ $n -le 200 ]" "extents are asked $n times"
 done
+
+# ------------------------------------------- short extents: asked by degrees
+
+# largest_question: bytes of the largest question about extents so far.
+largest_question()
+{
+	local n most=0
+	while read -r _ _ n _; do
+		[ $((n)) -le $most ] || most=$((n))
+	done < <(requests Extents)
+	echo $most
+}
+
+next_nbdkit
+start_nbdkit --filter=log sparse-random 3G percent=50 runlength=4096 seed=3 \
+	logfile="$REQUESTS" || bail "nbdkit"
+mnt --extent-timeout=1 disk="$URI" || bail "mount"
+exec {fd}<"$MNT/disk"
+"$ops" "open:r:$MNT/disk" data:0 >/dev/null
+# The background scan, too, has had its answers, and they are stale.
+sleep 4
+: >"$REQUESTS"
+"$ops" "open:r:$MNT/disk" data:0 hole:0 >/dev/null
+exec {fd}<&-
+n=$(largest_question)
+ok "[ $n -gt 0 ] && [ $n -le $((1 << 28)) ]" \
+	"of stale short extents only the next are asked about: $n bytes"
+umnt "$MNT"
+stop_server
 
 # ------------------------------------------------------- huge, and just there
 
