@@ -8,7 +8,7 @@
 # shellcheck disable=SC2012,SC2119,SC2153 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 requires fuse nbdkit nbdinfo qemu-nbd qemu-img qemu-io xfs_io helper:seekmap helper:fileops \
-	nbdkit-filter:extentlist nbdkit-filter:noextents \
+	nbdkit-filter:extentlist nbdkit-filter:noextents nbdkit-filter:log \
 	nbdkit-plugin:sparse-random nbdkit-plugin:data nbdkit-plugin:eval
 
 ops=$NBDFS_HELPERS/fileops
@@ -166,11 +166,29 @@ umnt "$MNT"
 
 # ------------------------------------------------------------------- options
 
+declare -A reads
 mnt --min-hole=64K l="${uris[list1]}" r="${uris[random]}" || bail "mount"
 is "$(extents "$MNT/l" | awk '$1 == "hole" && $3 < 65536' | wc -l)" 0 \
 	"--min-hole: no shorter hole"
 isnt "$(extents "$MNT/l" | grep -c hole)" 0 "--min-hole: but longer ones"
 umnt "$MNT"
+
+# 4 MiB with small holes: read over, in fewer and larger pieces.
+next_nbdkit
+start_nbdkit --filter=log data '( "x"*32768 @+32768 )*64 "y"' size=5M \
+	logfile="$REQUESTS" || bail "nbdkit"
+nbdcopy "$URI" "$T/whole"
+for options in --min-hole=0 --min-hole=64K; do
+	mnt $options disk="$URI" || bail "mount"
+	: >"$REQUESTS"
+	cp "$MNT/disk" "$T/copy"
+	ok "cmp '$T/copy' '$T/whole'" "cp with $options"
+	umnt "$MNT"
+	reads[${options##*=}]=$(requests Read | wc -l)
+done
+ok "[ ${reads[0]} -ge 64 ] && [ ${reads[64K]} -le 20 ]" \
+	"cp reads ${reads[0]} extents, with --min-hole ${reads[64K]} larger ones"
+stop_server
 mnt --no-extents e="${uris[empty]}" || bail "mount"
 is "$(extents "$MNT/e")" "data 0 1000003" "--no-extents: all is data"
 umnt "$MNT"
