@@ -73,6 +73,7 @@ struct file {
 	int fd[FD_COUNT];
 	uint8_t *base;	 /* what is durable; see lossy.c */
 	uint64_t synced; /* all up to this operation is durable */
+	uint64_t cut;	 /* operation that last truncated it */
 };
 
 /* What an operation may make of a range. */

@@ -53,6 +53,7 @@ static int op_truncate(struct worker *w, struct file *f)
 		return -1;
 	if (may_change(w, f, to, NULL, f->size - to))
 		return -1;
+	f->cut = w->op;
 	if (by_path ? truncate(f->path, (off_t)to) : ftruncate(fd, (off_t)to))
 		return fail_errno(w, "truncate");
 	if (w->c->cfg.plain && ftruncate(fd, (off_t)f->size))
@@ -87,6 +88,7 @@ static int op_truncate_open(struct worker *w, struct file *f)
 		return -1;
 	if (may_change(w, f, 0, NULL, f->size))
 		return -1;
+	f->cut = w->op;
 	fd = open(f->path, O_RDWR | O_TRUNC | O_CLOEXEC);
 	if (fd < 0)
 		return fail_errno(w, "open with O_TRUNC");
@@ -159,11 +161,16 @@ static int op_reopen(struct worker *w, struct file *f)
 		return fail_errno(w, "fsync");
 	if (file_close(w, f))
 		return -1;
-	all_durable(w, f, all_ended(w->c));
+	/* A file that was truncated and not written is closed at once, and
+	 * its zeroes come later. */
+	if (f->cut <= f->synced)
+		all_durable(w, f, all_ended(w->c));
 	if (outside && change_outside(w, f))
 		return -1;
 	if (truncate && may_change(w, f, 0, NULL, f->size))
 		return -1;
+	if (truncate)
+		f->cut = w->op;
 	if (file_open(w, f, truncate))
 		return -1;
 	if (truncate)
