@@ -365,7 +365,8 @@ static int open_source(struct map *m)
 		return r;
 	m->size = lane->src.size;
 	if (m->size == UINT64_MAX) {
-		error_set(&m->err, "%s: a pipe has no map", lane->src.label);
+		error_set(&m->err, "%s: what is read like a pipe has no map",
+			  lane->src.label);
 		return -EINVAL;
 	}
 	return end_device(&lane->src, lane->loop, lane->workers, &m->err);

@@ -258,6 +258,58 @@ static int run_range(struct run *run)
 	return rc->result;
 }
 
+/* How long the source is now, where that can change and means something. */
+static int source_now(struct run *run, uint64_t *now)
+{
+	const struct end *src = &run->main->src;
+	int r;
+
+	*now = run->shared.size;
+	if (src->kind != END_LOCAL || src->format != FORMAT_RAW)
+		return 0;
+	r = local_size_now(&src->local, now);
+	if (r < 0)
+		error_set(&run->err, "%s: %s", src->label, strerror(-r));
+	return r;
+}
+
+/* A file or a device that has become shorter: what was copied of its end is
+ * from another time than the rest, or zeroes that it never had. */
+static int check_source(struct run *run, int result)
+{
+	uint64_t size = run->shared.size, now;
+	int r;
+
+	if (result < 0 && result != -EIO)
+		return result;
+	r = source_now(run, &now);
+	if (r < 0)
+		return r;
+	if (now >= size)
+		return result;
+	error_set(&run->err,
+		  "%s: became shorter while it was copied: it had %" PRIu64
+		  " bytes, and has %" PRIu64,
+		  run->main->src.label, size, now);
+	return -EIO;
+}
+
+/* No error: what was appended is for the next copy. */
+static bool has_grown(struct run *run)
+{
+	uint64_t now;
+
+	return source_now(run, &now) == 0 && now > run->shared.size;
+}
+
+static void warn_longer(const struct run *run)
+{
+	fprintf(stderr,
+		PROGRAM ": warning: %s: became longer while it was copied: "
+			"the copy has its first %" PRIu64 " bytes\n",
+		run->main->src.label, run->shared.size);
+}
+
 /* A file gets the size that the input turned out to have. */
 static int finish_size(struct run *run)
 {
@@ -447,6 +499,7 @@ static void say_plan(struct run *run)
 static int work(struct run *run)
 {
 	uint64_t began = cli_now();
+	bool grown;
 	int r;
 
 	run->watch = (struct watch){
@@ -459,12 +512,15 @@ static int work(struct run *run)
 	};
 	say_plan(run);
 	watch_start(&run->watch);
-	r = copy(run);
+	r = check_source(run, copy(run));
 	if (r == 0)
 		r = verify(run);
+	grown = r == 0 && has_grown(run);
 	if (r == 0)
 		r = close_ends(run);
 	watch_end(&run->watch, r == 0);
+	if (r == 0 && grown)
+		warn_longer(run);
 	if (r == 0 && run->cli->json)
 		print_json(run, cli_now() - began);
 	return r;

@@ -13,10 +13,11 @@
 #include "util.h"
 
 #define FUSE_MAGIC 0x65735546
+#define SYSFS_MAGIC 0x62656572
 
 static int fail(struct error *err, const char *name, int e)
 {
-	error_set(err, "%s: %s", name, strerror(e));
+	error_set(err, "%s: %s", *name ? name : "''", strerror(e));
 	return -e;
 }
 
@@ -42,11 +43,27 @@ static int cannot_open(struct error *err, const char *path)
 	return -e;
 }
 
-static bool on_fuse(int fd)
+static bool lies_on(int fd, unsigned long magic)
 {
 	struct statfs fs;
 
-	return fstatfs(fd, &fs) == 0 && (unsigned long)fs.f_type == FUSE_MAGIC;
+	return fstatfs(fd, &fs) == 0 && (unsigned long)fs.f_type == magic;
+}
+
+/* Files that the kernel writes while they are read, as in /proc and /sys, do
+ * not have the size that they say. */
+static bool size_means_nothing(int fd, uint64_t size)
+{
+	char byte;
+	ssize_t n;
+
+	if (size > 0)
+		return lies_on(fd, SYSFS_MAGIC);
+	do {
+		n = pread(fd, &byte, 1, 0);
+	} while (n < 0 && errno == EINTR);
+	/* What goes wrong here is told by who reads it. */
+	return n != 0;
 }
 
 static int block_size(int fd, uint64_t *size)
@@ -70,7 +87,7 @@ static int look(struct local *l, struct error *err)
 	if (S_ISREG(st.st_mode)) {
 		l->kind = LOCAL_FILE;
 		l->size = (uint64_t)st.st_size;
-		l->fuse = on_fuse(l->fd);
+		l->fuse = lies_on(l->fd, FUSE_MAGIC);
 	} else if (S_ISBLK(st.st_mode)) {
 		l->kind = LOCAL_BLOCK;
 		r = block_size(l->fd, &l->size);
@@ -92,6 +109,13 @@ static bool in_the_middle(const struct local *l)
 	       lseek(l->fd, 0, SEEK_CUR) != 0;
 }
 
+/* Read, or written, as it comes. */
+static void as_pipe(struct local *l)
+{
+	l->kind = LOCAL_PIPE;
+	l->size = UINT64_MAX;
+}
+
 static int take_standard(struct local *l, int fd, struct error *err)
 {
 	int r;
@@ -106,10 +130,8 @@ static int take_standard(struct local *l, int fd, struct error *err)
 	if (l->fd < 0)
 		return fail(err, l->name, errno);
 	r = look(l, err);
-	if (r == 0 && l->kind != LOCAL_PIPE && in_the_middle(l)) {
-		l->kind = LOCAL_PIPE;
-		l->size = UINT64_MAX;
-	}
+	if (r == 0 && l->kind != LOCAL_PIPE && in_the_middle(l))
+		as_pipe(l);
 	return r;
 }
 
@@ -127,9 +149,27 @@ int local_open_source(const char *path, struct local *l, struct error *err)
 			return cannot_open(err, path);
 		r = look(l, err);
 	}
+	if (r == 0 && l->kind == LOCAL_FILE &&
+	    size_means_nothing(l->fd, l->size))
+		as_pipe(l);
 	if (r < 0)
 		local_close(l);
 	return r;
+}
+
+int local_size_now(const struct local *l, uint64_t *size)
+{
+	struct stat st;
+
+	*size = l->size;
+	if (l->kind == LOCAL_PIPE)
+		return 0;
+	if (l->kind == LOCAL_BLOCK)
+		return block_size(l->fd, size);
+	if (fstat(l->fd, &st) < 0)
+		return -errno;
+	*size = (uint64_t)st.st_size;
+	return 0;
 }
 
 /* --------------------------------------------------------- destinations */
@@ -258,10 +298,8 @@ int local_open_dest(const char *path, const struct local_want *want,
 		l->name = "standard output";
 		r = take_standard(l, STDOUT_FILENO, err);
 		/* Not ours to empty. */
-		if (r == 0 && l->kind == LOCAL_FILE && l->size > 0) {
-			l->kind = LOCAL_PIPE;
-			l->size = UINT64_MAX;
-		}
+		if (r == 0 && l->kind == LOCAL_FILE && l->size > 0)
+			as_pipe(l);
 	} else {
 		r = open_dest_path(l, want, err);
 	}

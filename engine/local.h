@@ -29,8 +29,11 @@ struct local {
 };
 
 /* "-" is standard input; a regular file there counts as one if nothing of it
- * has been read yet. */
+ * has been read yet. A file of which only reading tells how long it is, as in
+ * /proc, counts as a pipe. */
 int local_open_source(const char *path, struct local *l, struct error *err);
+/* Its size as of now; of a pipe, as ever, none. */
+int local_size_now(const struct local *l, uint64_t *size);
 
 struct local_want {
 	uint64_t size;		    /* of the source; UINT64_MAX: unknown */

@@ -86,6 +86,8 @@ ok "cmp src copy-of-src" "and not emptied"
 run_fails "$copy" src .
 run_fails "$copy" . new
 run_fails "$copy" src no-such-folder/x
+run_fails "$copy" src ''
+is "$ERR" "nbdfs-copy: '': No such file or directory" "a name is missing"
 
 # ------------------------------------------------------------------ streams
 
@@ -115,6 +117,18 @@ cat src >fifo &
 run_ok -n "from a named pipe" "$copy" fifo from-fifo
 ok "cmp src from-fifo" "gives its bytes"
 run_ok "$copy" src /dev/null
+run_ok -n "from a device without contents" "$copy" /dev/null from-null
+is "$(stat -c %s from-null)" 0 "nothing"
+run_ok -n "a file that has contents and no size" "$copy" /proc/filesystems proc
+ok "[ -s proc ] && cmp /proc/filesystems proc" "is read to its end"
+"$copy" - proc </proc/filesystems
+ok "cmp /proc/filesystems proc" "also as standard input"
+file=/sys/class/net/lo/mtu
+if [ -r $file ]; then
+	run_ok -n "a file that is shorter than its size" "$copy" $file sys
+	ok "cmp $file sys" "is read to its end"
+fi
+run_fails "$copy" --map /proc/filesystems
 truncate -s 8M long
 "$copy" long - 2>/dev/null | head -c 1000 >/dev/null
 is "${PIPESTATUS[0]}" 1 "a reader that goes away is an error"
@@ -208,8 +222,20 @@ like "$ERR" "^nbdfs-copy: nofall: cannot write at offset [0-9]+: Input/output" \
 head -c 3M /dev/urandom >shrinks
 (sleep 0.3; truncate -s 100000 shrinks) &
 run_fails "$copy" --rate=1M shrinks nofall
-like "$ERR" "^nbdfs-copy: shrinks: cannot read at offset" \
+shorter="became shorter while it was copied: it had"
+like "$ERR" "^nbdfs-copy: shrinks: $shorter 3145728 bytes, and has 100000\$" \
 	"a file that becomes shorter is an error"
+truncate -s 3M shrinks
+head -c 700k /dev/urandom | dd of=shrinks conv=notrunc status=none
+(sleep 0.3; truncate -s 2M shrinks) &
+run_fails "$copy" --rate=1M shrinks nofall
+like "$ERR" "^nbdfs-copy: shrinks: $shorter" \
+	"also where only a hole is missing" || cmp shrinks nofall
+head -c 700k /dev/urandom >grows
+(sleep 0.3; cat src >>grows) &
+run_ok -n "a file that becomes longer" "$copy" --rate=1M grows grown
+is "$(stat -c %s grown)" 716800 "is copied as long as it was"
+like "$ERR" "^nbdfs-copy: warning: grows: became longer" "with a warning"
 INJECT=lseek:error=EINVAL traced "$T/src" src nofall
 is "$STATUS" 0 "a file system that cannot tell holes is read"
 ok "cmp src nofall" "and is right"
