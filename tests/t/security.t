@@ -29,8 +29,7 @@ mkdir "$T/m"
 "$NBDFS" -P "$T/pid" "disk=$URI" "$T/m" 9<"$T/secret" 8<"$T/secret" ||
 	bail "mount"
 pid=$(<"$T/pid")
-# shellcheck disable=SC2012
-is "$(ls -l "/proc/$pid/fd" | grep -c "$T/secret")" 0 \
+is "$(readlink "/proc/$pid/fd"/* | grep -c "$T/secret")" 0 \
 	"nothing that was open stays open"
 is "$(readlink "/proc/$pid/cwd")" / "no folder is kept busy"
 is "$(awk '/Max core file size/ { print $5, $6 }' "/proc/$pid/limits")" "0 0" \
