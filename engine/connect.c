@@ -21,7 +21,8 @@
 
 #define TLS_ENDED                                                \
 	"the server ended the TLS handshake: it may want a key " \
-	"(tls-psk-file=) or a client certificate (tls-certificates=)"
+	"(tls-psk-file=), not know this one, or want a client "  \
+	"certificate (tls-certificates=)"
 
 /* What libnbd says that a person need not translate. */
 static const struct {

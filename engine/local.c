@@ -36,6 +36,14 @@ static int cannot_open(struct error *err, const char *path)
 	struct stat st;
 	int e = errno;
 
+	if (e == ENOENT && (strstr(path, "://") ||
+			    strncmp(path, "nbd:", strlen("nbd:")) == 0)) {
+		error_set(err,
+			  "%s: neither a file nor an NBD URI, such as "
+			  "nbd://HOST/EXPORT or nbd+unix:///?socket=PATH",
+			  path);
+		return -e;
+	}
 	if (e != ENXIO || stat(path, &st) < 0 || !S_ISSOCK(st.st_mode))
 		return fail(err, path, e);
 	error_set(err, "%s: is a socket; its server is nbd+unix:///?socket=%s",

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -346,14 +347,23 @@ static int take_path(struct part value, char **path)
 	return r == 0 ? make_absolute(path) : r;
 }
 
+/* What can be seen before connecting. One that is missing is told then. */
+static int check_socket_path(const char *path)
+{
+	struct stat st;
+
+	if (strlen(path) >= sizeof(((struct sockaddr_un *)NULL)->sun_path))
+		return -ENAMETOOLONG;
+	return stat(path, &st) == 0 && !S_ISSOCK(st.st_mode) ? -ENOTSOCK : 0;
+}
+
 static int put_path(FILE *out, struct part key, struct part value)
 {
 	char *path = NULL;
 	int r = take_path(value, &path);
 
-	if (r == 0 && part_is(key, "socket") &&
-	    strlen(path) >= sizeof(((struct sockaddr_un *)NULL)->sun_path))
-		r = -ENAMETOOLONG;
+	if (r == 0 && part_is(key, "socket"))
+		r = check_socket_path(path);
 	if (r == 0) {
 		put_part(out, key);
 		fputc('=', out);
@@ -521,6 +531,9 @@ static int fill_from_uri(struct server *srv, const char *text, struct uri *u,
 		error_set(err, "%s: a wrong %%-escape", srv->label);
 	else if (r == -ENAMETOOLONG)
 		error_set(err, "%s: the path of the socket is too long",
+			  srv->label);
+	else if (r == -ENOTSOCK)
+		error_set(err, "%s: there is something else than a socket",
 			  srv->label);
 	else if (r < 0)
 		error_set(err, "%s: %s", text, strerror(-r));

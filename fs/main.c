@@ -44,7 +44,7 @@ static int find_mountpoint(const char *name, char **path, bool *single_file,
 		e = ENOTDIR;
 	} else {
 		e = errno;
-		error_set(err, "%s: %s%s", name, strerror(e),
+		error_set(err, "%s: %s%s", *name ? name : "''", strerror(e),
 			  e == ENOTCONN ? " (a mount that is left over: "
 					  "unmount it first)" :
 					  "");

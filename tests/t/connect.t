@@ -253,6 +253,8 @@ fails "no secrets in messages" \
 	"nbds://alice@127.0.0.1:$port/x: connection refused" \
 	"nbds://alice:sesame@127.0.0.1:$port/x?tls-psk-file=$T/psk"
 fails "no socket" ".*: no such socket" "nbd+unix:///?socket=$T/none"
+fails "a folder" ".*: there is something else than a socket" \
+	"nbd+unix:///?socket=$T"
 fails "no host" "nbd://none.invalid: the host is not found: .*" \
 	nbd://none.invalid
 fails "a URI that is none" "nbd://bad host: this is not a valid URI" \

@@ -88,6 +88,11 @@ run_fails "$copy" . new
 run_fails "$copy" src no-such-folder/x
 run_fails "$copy" src ''
 is "$ERR" "nbdfs-copy: '': No such file or directory" "a name is missing"
+for name in http://host/disk nbd:host/disk; do
+	run_fails "$copy" $name new
+	like "$ERR" "^nbdfs-copy: $name: neither a file nor an NBD URI" \
+		"a URI of another kind"
+done
 
 # ------------------------------------------------------------------ streams
 

@@ -40,6 +40,7 @@ says 2 "unknown option --nonsense" --nonsense "$URI" "$M"
 says 2 "unknown mount option nonsense" -o nonsense "$URI" "$M"
 says 2 "--connections=x: not a number" -C x "$URI" "$M"
 says 1 "$T/none: No such file" "$URI" "$T/none"
+says 1 "'': No such file" "$URI" ""
 says 1 "/dev/null: neither a folder nor a regular file" "$URI" /dev/null
 says 1 ".*no such socket" "nbd+unix:///?socket=$T/none" "$M"
 says 1 ".*connection refused" nbd://127.0.0.1:1/ "$M"
