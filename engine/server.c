@@ -314,37 +314,11 @@ static bool is_path_key(struct part key)
 	       part_is(key, "tls-psk-file");
 }
 
-/* "~" is the user's folder: not every libnbd knows that. */
-static int make_absolute(char **path)
-{
-	const char *home = getenv("HOME"), *rest = *path;
-	char *base, *full;
-	int n;
-
-	if (*rest == '\0' || *rest == '/')
-		return 0;
-	if (rest[0] == '~' && rest[1] == '/' && home && *home == '/') {
-		base = strdup(home);
-		rest += 2;
-	} else {
-		base = getcwd(NULL, 0);
-	}
-	if (!base)
-		return -errno;
-	n = asprintf(&full, "%s/%s", base, rest);
-	free(base);
-	if (n < 0)
-		return -ENOMEM;
-	free(*path);
-	*path = full;
-	return 0;
-}
-
 static int take_path(struct part value, char **path)
 {
 	int r = percent_decode(value, path);
 
-	return r == 0 ? make_absolute(path) : r;
+	return r == 0 ? path_make_absolute(path) : r;
 }
 
 /* What can be seen before connecting. One that is missing is told then. */

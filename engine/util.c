@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -175,5 +176,30 @@ int file_finish(int fd, bool stable)
 	copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (copy < 0 || (close(copy) < 0 && errno != EINTR))
 		return -errno;
+	return 0;
+}
+
+int path_make_absolute(char **path)
+{
+	const char *home = getenv("HOME"), *rest = *path;
+	char *base, *full;
+	int n;
+
+	if (*rest == '\0' || *rest == '/')
+		return 0;
+	if (rest[0] == '~' && rest[1] == '/' && home && *home == '/') {
+		base = strdup(home);
+		rest += 2;
+	} else {
+		base = getcwd(NULL, 0);
+	}
+	if (!base)
+		return -errno;
+	n = asprintf(&full, "%s/%s", base, rest);
+	free(base);
+	if (n < 0)
+		return -ENOMEM;
+	free(*path);
+	*path = full;
 	return 0;
 }

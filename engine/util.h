@@ -68,6 +68,10 @@ int file_write_all(int fd, const void *data, uint64_t len, uint64_t offset);
  * `stable`, flushed; it stays open. May block. 0 or -errno. */
 int file_finish(int fd, bool stable);
 
+/* *path is replaced by an absolute one; "~/" is the user's folder. 0, -ENOMEM,
+ * or why the working folder is not known; then *path is as it was. */
+int path_make_absolute(char **path);
+
 /* Parses a size: digits and an optional K, M, G, T, P, E (powers of 1024,
  * either case). 0, or -EINVAL, or -ERANGE. */
 int parse_size(const char *text, uint64_t *size);
