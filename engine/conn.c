@@ -258,6 +258,7 @@ int conn_submit(struct conn *c, struct req *r)
 
 	assert(c->state == CONN_READY);
 	r->conn = c;
+	r->refused = false;
 	r->whole = c->whole;
 	r->sent = loop_now(engine_loop(c->e));
 	TAILQ_INSERT_TAIL(&c->flying, r, link);
@@ -302,6 +303,7 @@ static void conn_gone(struct conn *c)
 	c->left = -1;
 	if (!TAILQ_EMPTY(&list))
 		c->left = fcntl(c->watch.fd, F_DUPFD_CLOEXEC, 3);
+	TAILQ_CONCAT(&list, &c->refusals, link);
 	STAILQ_INIT(&c->completed);
 	c->in_flight = 0;
 	c->in_flight_bytes = 0;
@@ -355,7 +357,7 @@ static void conn_retire(struct conn *c)
 	       (r = STAILQ_FIRST(&c->completed)) != NULL) {
 		STAILQ_REMOVE_HEAD(&c->completed, done_link);
 		error = conn_result(c, r);
-		if (error == -ENOTCONN || error == -ESHUTDOWN) {
+		if (error == -ENOTCONN) {
 			/* Stays in `flying`: to be sent again. */
 			leave = true;
 			continue;
@@ -364,6 +366,12 @@ static void conn_retire(struct conn *c)
 		if (r == TAILQ_FIRST(&c->flying))
 			c->head_since = c->last_answer;
 		TAILQ_REMOVE(&c->flying, r, link);
+		if (error == -ESHUTDOWN) {
+			/* Others may still be answered. */
+			c->refused = r->refused = true;
+			TAILQ_INSERT_TAIL(&c->refusals, r, link);
+			continue;
+		}
 		c->in_flight--;
 		c->in_flight_bytes -= r->len;
 		/* Too large to be sent in one piece: then as it likes. */
@@ -378,8 +386,10 @@ static void conn_retire(struct conn *c)
 		return;
 	if (conn_is_dead(c))
 		conn_gone(c);
-	else if (leave)
+	else if (c->refused && TAILQ_EMPTY(&c->flying))
 		conn_break(c, "the server is shutting down");
+	else if (leave)
+		conn_break(c, "connection lost");
 }
 
 static void on_retire(struct loop_task *t)
@@ -590,6 +600,7 @@ int conn_adopt(struct conn *c, struct nbd_handle *nbd)
 	c->whole = nbd_can_df(nbd) > 0 &&
 		   nbd_can_meta_context(nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) >
 			   0;
+	c->refused = false;
 	c->state = CONN_READY;
 	c->last_answer = loop_now(engine_loop(c->e));
 	return 0;
@@ -638,5 +649,6 @@ void conn_init(struct conn *c, struct export *x, struct engine *e,
 	c->retire.run = on_retire;
 	c->timer.fire = on_timer;
 	TAILQ_INIT(&c->flying);
+	TAILQ_INIT(&c->refusals);
 	STAILQ_INIT(&c->completed);
 }

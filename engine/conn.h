@@ -26,9 +26,10 @@ struct conn {
 	enum conn_state state;
 	struct nbd_handle *nbd;
 	struct loop_watch watch;
-	struct loop_timer timer;	/* looks for answers that do not come */
-	struct loop_task retire;	/* completions from inside a submit */
-	struct req_list flying;		/* sent, oldest first */
+	struct loop_timer timer;  /* looks for answers that do not come */
+	struct loop_task retire;  /* completions from inside a submit */
+	struct req_list flying;	  /* sent, oldest first */
+	struct req_list refusals; /* the server is shutting down, it says */
 	struct req_done_list completed; /* by libnbd; to be retired */
 	unsigned in_flight;
 	uint64_t in_flight_bytes;
@@ -36,6 +37,7 @@ struct conn {
 	uint64_t head_since; /* the first of flying is the first */
 	bool ending;	     /* the export closes: do not reopen */
 	bool whole;	     /* reads ask for one piece (DF) */
+	bool refused;	     /* nothing more is to be sent */
 	int left;	     /* for ops->broken: see doubt.h; or -1 */
 
 	/* for the helper thread, see above */

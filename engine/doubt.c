@@ -148,7 +148,7 @@ void doubts_ghost(struct doubts *d, int fd, const struct req_list *list)
 	g->d = d;
 	g->number = d->last;
 	TAILQ_FOREACH(r, list, link)
-		g->changes |= is_change(r);
+		g->changes |= is_change(r) && !r->refused;
 	g->watch.fd = fd;
 	g->watch.ready = on_ready;
 	g->timer.fire = on_patience;

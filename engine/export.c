@@ -162,7 +162,7 @@ static struct conn *pick(struct export *x)
 	for (unsigned i = 0; i < x->nconns; i++) {
 		struct conn *c = &x->conns[i];
 
-		if (c->state != CONN_READY ||
+		if (c->state != CONN_READY || c->refused ||
 		    c->in_flight >= config_of(x)->requests)
 			continue;
 		if (!best || c->in_flight_bytes < best->in_flight_bytes ||
@@ -293,6 +293,7 @@ void export_submit(struct export *x, struct req *r)
 	memset(&r->got, 0, sizeof(r->got));
 	r->lost = false;
 	r->tries = 0;
+	r->refusals = 0;
 	r->ghost = 0;
 	r->pieces = 0;
 	r->redone = 0;

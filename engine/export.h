@@ -8,8 +8,9 @@
  * Threads    an export belongs to its engine's loop.
  * Errors     0 or -errno in `done`, never from export_submit(). A request
  *            that was in flight on a connection that broke is sent again on
- *            another until the reconnect time is over, however often it gets
- *            that far; then -EIO.
+ *            another until the reconnect time is over, or until so many have
+ *            broken under it that it seems to be the reason; then -EIO. One
+ *            that was refused, with ESHUTDOWN, likewise, but only by time.
  */
 #ifndef NBDFS_EXPORT_H
 #define NBDFS_EXPORT_H
@@ -66,6 +67,8 @@ struct req {
 	bool lost;	    /* failed for want of a connection: */
 			    /* for `done` to look at */
 	unsigned tries;	    /* connections that broke under it */
+	unsigned refusals;  /* answers that the server is shutting down */
+	bool refused;	    /* the last was one */
 	uint64_t broken_at; /* when the first of them did */
 	uint64_t ghost;	    /* and what may be left of the last */
 	bool cut;	    /* this is a parent; */

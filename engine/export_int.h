@@ -41,6 +41,8 @@ struct export
 	uint64_t retry_until;	 /* 0: no phase of retrying runs */
 	uint64_t backoff;
 	uint64_t no_more_until; /* an additional connection failed */
+	uint64_t rest_until;	/* the server is shutting down */
+	uint64_t rest;
 	uint64_t last_failure;
 	uint64_t breaks; /* connections that broke */
 	bool want_open, broken, aborted, changed;

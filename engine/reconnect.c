@@ -55,8 +55,8 @@ void export_connect_more(struct export *x)
 	struct conn *c;
 
 	if (!x->caps.multi_conn || x->aborted || x->closed ||
-	    now < x->no_more_until || export_count(x, CONN_OPENING) ||
-	    !export_count(x, CONN_READY))
+	    now < x->no_more_until || now < x->rest_until ||
+	    export_count(x, CONN_OPENING) || !export_count(x, CONN_READY))
 		return;
 	for (unsigned i = 0; i < x->nconns; i++)
 		if (x->conns[i].state == CONN_READY &&
@@ -97,12 +97,26 @@ void export_retry(struct loop_timer *t)
 }
 
 /* Pauses grow, but leave time for some attempts. */
-static uint64_t next_pause(const struct export *x)
+static uint64_t next_pause(const struct export *x, uint64_t pause)
 {
 	uint64_t max = config_of(x)->reconnect_ms * NS_PER_MS / 4;
 
 	max = max_u64(min_u64(max, BACKOFF_MAX), BACKOFF_MIN);
-	return min_u64(x->backoff ? 2 * x->backoff : BACKOFF_MIN, max);
+	return min_u64(pause ? 2 * pause : BACKOFF_MIN, max);
+}
+
+/* A server that is shutting down, it says, is left alone for a while, also
+ * where it goes on answering others. It may say so for ever. */
+static void let_rest(struct export *x)
+{
+	uint64_t now = loop_now(loop_of(x));
+
+	if (now < x->rest_until)
+		return;
+	if (now - x->rest_until >= BACKOFF_MAX)
+		x->rest = 0;
+	x->rest = next_pause(x, x->rest);
+	x->rest_until = now + x->rest;
 }
 
 static void begin_retrying(struct export *x)
@@ -114,9 +128,12 @@ static void begin_retrying(struct export *x)
 
 static void retry_soon(struct export *x)
 {
+	uint64_t now = loop_now(loop_of(x));
+	uint64_t rest = x->rest_until - min_u64(now, x->rest_until);
+
 	begin_retrying(x);
-	loop_timer_set(loop_of(x), &x->retry, x->backoff);
-	x->backoff = next_pause(x);
+	loop_timer_set(loop_of(x), &x->retry, max_u64(x->backoff, rest));
+	x->backoff = next_pause(x, x->backoff);
 }
 
 static void give_up(struct export *x, int error, const struct error *why)
@@ -204,16 +221,30 @@ static unsigned max_tries(const struct req *r)
 }
 
 /* A server that takes connections and never answers a request, or dies of
- * it, must not keep that waiting for ever. */
+ * it, must not keep that waiting for ever. Nor one that is shutting down; but
+ * the request is not what it dies of, and gets all its time. */
 static bool hopeless(struct export *x, struct req *r)
 {
 	uint64_t now = loop_now(loop_of(x));
+	uint64_t limit = config_of(x)->reconnect_ms * NS_PER_MS, age;
+	bool first = r->tries + r->refusals == 0;
 
-	if (++r->tries == 1)
+	if (first)
 		r->broken_at = now;
-	return x->aborted || r->tries >= max_tries(r) ||
-	       (r->tries > 1 &&
-		now - r->broken_at >= config_of(x)->reconnect_ms * NS_PER_MS);
+	if (r->refused)
+		r->refusals++;
+	else
+		r->tries++;
+	age = now - r->broken_at;
+	if (x->aborted || r->tries >= max_tries(r) || (!first && age >= limit))
+		return true;
+	/* The last attempt comes in time. */
+	if (r->refused)
+		x->rest_until =
+			min_u64(x->rest_until,
+				now + max_u64(limit - min_u64(age, limit),
+					      BACKOFF_MIN));
+	return false;
 }
 
 static void on_broken(struct conn *c, struct req_list *list)
@@ -224,6 +255,8 @@ static void on_broken(struct conn *c, struct req_list *list)
 	struct req *r;
 
 	x->stats.reconnects++;
+	if (c->refused)
+		let_rest(x);
 	if (left)
 		doubts_ghost(&x->doubts, c->left, list);
 	x->events.lost(x->arg);
@@ -233,7 +266,7 @@ static void on_broken(struct conn *c, struct req_list *list)
 	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
 		TAILQ_REMOVE(list, r, link);
 		r->conn = NULL;
-		if (left)
+		if (left && !r->refused)
 			r->ghost = x->doubts.last;
 		if (hopeless(x, r))
 			export_fail_lost(x, r);
@@ -244,6 +277,7 @@ static void on_broken(struct conn *c, struct req_list *list)
 	while ((r = TAILQ_FIRST(&again)) != NULL) {
 		TAILQ_REMOVE(&again, r, link);
 		r->conn = NULL;
+		r->refused = false;
 		if (hopeless(x, r))
 			export_fail_lost(x, r);
 		else
