@@ -105,8 +105,10 @@ static void dext_enter(struct image *img, struct dext *d, uint64_t start,
 	count_epoch(d, 1);
 	/* What a sync may wait for already goes first. */
 	list_enter(img, d, list, NULL, epoch != epoch_current(img));
-	if (!d->zero)
+	if (!d->zero) {
 		img->queued += end - start;
+		img->ndata++;
+	}
 }
 
 struct dext *dirty_add_data(struct image *img, uint64_t start, uint64_t end,
@@ -140,8 +142,10 @@ void dirty_remove(struct image *img, struct dext *d)
 	tree_remove(&img->dirty, &d->node);
 	list_leave(img, d);
 	count_epoch(d, -1);
-	if (!d->zero)
+	if (!d->zero) {
 		img->queued -= d->end - d->node.key;
+		img->ndata--;
+	}
 	buf_put(d->buf);
 	TAILQ_INSERT_HEAD(&img->spare_dexts, d, link);
 }
@@ -180,6 +184,7 @@ static int split(struct image *img, struct dext *d, uint64_t start,
 		r->buf = buf_ref(d->buf);
 		r->data = d->data + (end - d->node.key);
 		img->queued -= end - start;
+		img->ndata++;
 	}
 	d->end = start;
 	tree_insert(&img->dirty, &r->node, end);

@@ -105,6 +105,8 @@ void image_cancel(struct image_op *op)
 		sync_cancel(container_of(op, struct image_sync, op));
 		break;
 	case OP_ZERO:
+		if (!op->state)
+			break;
 		image_cancel(&container_of(op, struct image_zero, op)->sync.op);
 		return;
 	default:

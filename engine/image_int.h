@@ -215,8 +215,10 @@ struct image {
 	struct tree dirty;
 	struct dext_list ready, zeroes;
 	unsigned nready, nzeroes;
+	unsigned ndata;		/* dirty ranges that hold data */
 	uint64_t queued;	/* bytes of data, dirty and in flight */
 	struct op_list blocked; /* writers that wait for room */
+	bool unblocking;
 	struct tune write_tune; /* how much may be queued */
 	uint64_t read_window;	/* what served the last reader; 0: none yet */
 	TAILQ_HEAD(epoch_list,
@@ -343,6 +345,8 @@ void dirty_park(struct image *img, struct dext *d, struct dext_list *list);
 void write_step(struct image_write *w);
 void write_cancel(struct image_write *w);
 void image_pump(struct image *img);
+/* True if the dirty layer may have one more range, whatever its length. */
+bool dirty_has_place(const struct image *img);
 void writers_unblock(struct image *img);
 /* Queued bytes have reached the server: for the window. */
 /* What a write that was queued is cut into; 0: nothing. */
@@ -367,6 +371,7 @@ void image_block_range(const struct image *img, uint64_t start, uint64_t end,
 
 /* zeroing.c */
 void zero_pump(struct image *img);
+void zero_step(struct image_zero *z);
 void zero_start(struct wop *op);
 /* Marks [start, end) as pending zero. */
 int zero_mark(struct image *img, uint64_t start, uint64_t end, unsigned flags);

@@ -20,9 +20,11 @@
 #define WINDOW_MIN (2 * MiB)
 #define NEAR (8 * MiB) /* up to this window */
 #define PIECE_NEAR (512 * KiB)
-#define HELD_MAX 64	/* ranges that are held back */
-#define FLIGHT_MAX 256	/* commands given to the export */
-#define ZERO_GRAIN 4096 /* --detect-zeroes looks at blocks of this */
+#define HELD_MAX 64	     /* ranges that are held back */
+#define RANGE_ROOM (4 * KiB) /* what even the shortest one takes */
+#define ZEROES_MAX 65536     /* pending ranges */
+#define FLIGHT_MAX 256	     /* commands given to the export */
+#define ZERO_GRAIN 4096	     /* --detect-zeroes looks at blocks of this */
 
 /* --------------------------------------------------------------- queueing */
 
@@ -31,12 +33,21 @@
  * that wait go cold in the cache on their way, and grows on trial up to the
  * option, as for read-ahead.
  */
+bool dirty_has_place(const struct image *img)
+{
+	uint64_t max = engine_config(img->e)->write_behind / RANGE_ROOM;
+
+	return img->ndata < max_u64(max, HELD_MAX) && img->nzeroes < ZEROES_MAX;
+}
+
 static bool has_room(struct image *img, uint64_t len)
 {
 	uint64_t max = engine_config(img->e)->write_behind;
 
 	if (img->write_tune.window == 0)
 		tune_init(&img->write_tune, min_u64(WINDOW_MIN, max), max);
+	if (!dirty_has_place(img))
+		return false;
 	return img->queued == 0 || img->queued + len <= img->write_tune.window;
 }
 
@@ -177,19 +188,36 @@ static void write_queued(struct image_write *w)
 	image_unref(img);
 }
 
+static bool unblock_one(struct image *img, struct image_op *op)
+{
+	struct image_write *w;
+
+	if (op->kind == OP_ZERO) {
+		if (!dirty_has_place(img))
+			return false;
+		op_unpark(op);
+		zero_step(container_of(op, struct image_zero, op));
+		return true;
+	}
+	w = container_of(op, struct image_write, op);
+	if (!has_room(img, w->len))
+		return false;
+	op_unpark(op);
+	write_queued(w);
+	return true;
+}
+
 void writers_unblock(struct image *img)
 {
 	struct image_op *op;
 
-	while ((op = TAILQ_FIRST(&img->blocked)) != NULL) {
-		struct image_write *w =
-			container_of(op, struct image_write, op);
-
-		if (!has_room(img, w->len))
-			return;
-		op_unpark(op);
-		write_queued(w);
-	}
+	if (img->unblocking)
+		return;
+	img->unblocking = true;
+	while ((op = TAILQ_FIRST(&img->blocked)) != NULL)
+		if (!unblock_one(img, op))
+			break;
+	img->unblocking = false;
 }
 
 /* ---------------------------------------------------------------- direct */
@@ -251,6 +279,16 @@ static int take_data(struct image_write *w)
 	return 0;
 }
 
+/* What is held back for more to come has had its time. */
+static void wait_for_room(struct image_write *w)
+{
+	struct image *img = image_ref(w->op.img);
+
+	op_park(&w->op, &img->blocked);
+	image_pump(img);
+	image_unref(img);
+}
+
 void image_write(struct image_write *w)
 {
 	struct handle *h = w->op.h;
@@ -279,7 +317,7 @@ void image_write(struct image_write *w)
 	else if (is_direct(w))
 		write_step(w);
 	else if (!TAILQ_EMPTY(&img->blocked) || !has_room(img, w->len))
-		op_park(&w->op, &img->blocked);
+		wait_for_room(w);
 	else
 		write_queued(w);
 }

@@ -286,6 +286,7 @@ void zero_pump(struct image *img)
 		img->made_data = false;
 		image_pump(img);
 	}
+	writers_unblock(img);
 	sync_check(img);
 }
 
@@ -339,6 +340,35 @@ static void zero_synced(struct image_op *op, int error)
 	op_finish(&z->op, error);
 }
 
+static void zero_finish(struct image_zero *z, int error)
+{
+	struct image *img = image_ref(z->op.img);
+
+	op_finish(&z->op, error);
+	zero_pump(img);
+	writers_unblock(img);
+	image_unref(img);
+}
+
+void zero_step(struct image_zero *z)
+{
+	struct image *img = z->op.img;
+	int error = zero_mark(img, z->offset, z->offset + z->len, z->flags);
+
+	if (error || !(z->flags & (ZERO_WAIT | ZERO_SYNC))) {
+		zero_finish(z, error);
+		return;
+	}
+	z->op.state = 1; /* it is z->sync that is waited for */
+	op_park(&z->op, &img->zero_ops);
+	z->sync.op.h = z->op.h;
+	z->sync.op.done = zero_synced;
+	z->sync.op.user = z;
+	z->sync.flags = z->flags & ZERO_SYNC ? SYNC_FLUSH | SYNC_OWN :
+					       SYNC_DRAIN;
+	image_sync(&z->sync);
+}
+
 void image_zero(struct image_zero *z)
 {
 	struct handle *h = z->op.h;
@@ -346,6 +376,7 @@ void image_zero(struct image_zero *z)
 	int error = 0;
 
 	op_init(&z->op, OP_ZERO);
+	z->op.state = 0;
 	img = z->op.img;
 	z->sync = (struct image_sync){ .op = { .img = img } };
 	if (!range_inside(z->offset, z->len, img->size))
@@ -354,21 +385,10 @@ void image_zero(struct image_zero *z)
 		error = -EROFS;
 	else if (h && h->error && !(z->flags & ZERO_ANYWAY))
 		error = h->error;
-	else if (z->len > 0)
-		error = zero_mark(img, z->offset, z->offset + z->len, z->flags);
-	if (error || z->len == 0 || !(z->flags & (ZERO_WAIT | ZERO_SYNC))) {
-		image_ref(img);
-		op_finish(&z->op, error);
-		zero_pump(img);
-		writers_unblock(img);
-		image_unref(img);
-		return;
-	}
-	op_park(&z->op, &img->zero_ops);
-	z->sync.op.h = h;
-	z->sync.op.done = zero_synced;
-	z->sync.op.user = z;
-	z->sync.flags = z->flags & ZERO_SYNC ? SYNC_FLUSH | SYNC_OWN :
-					       SYNC_DRAIN;
-	image_sync(&z->sync);
+	if (error || z->len == 0)
+		zero_finish(z, error);
+	else if (!dirty_has_place(img))
+		op_park(&z->op, &img->blocked);
+	else
+		zero_step(z);
 }

@@ -7,7 +7,7 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 requires fuse helper:fileops nbdkit nbdkit-filter:log nbdkit-filter:delay \
-	nbdkit-filter:fua nbdkit-filter:blocksize-policy
+	nbdkit-filter:fua nbdkit-filter:blocksize-policy perl
 
 ops=$NBDFS_HELPERS/fileops
 
@@ -139,4 +139,24 @@ read 1 00;read 1048576 02;" "and everything is where it should be"
 ok "[ $(requests Write | awk '{ print length($3) }' | sort -n |
 	tail -n 1) -le 7 ]" "no request is longer than 64 KiB"
 ended "block sizes"
+
+# ------------------------------------------------------------------ memory
+
+# Short writes far from each other take much more than their bytes.
+start_nbdkit --filter=delay memory 1G wdelay=5ms || bail "nbdkit"
+mnt --write-behind=1M disk="$URI" || bail "mount"
+before=$(awk '/VmHWM/ { print $2 }' "/proc/$MNT_PID/status")
+run_ok -n "40000 writes of one byte" perl -e 'open F, "+<", $ARGV[0] or die;
+	for (1 .. 40000) {
+		sysseek F, $_ * 9000, 0 and syswrite F, "x" or die;
+	}
+	close F or die' "$MNT/disk"
+peak=$(($(awk '/VmHWM/ { print $2 }' "/proc/$MNT_PID/status") - before))
+if nm "$NBDFS" 2>/dev/null | grep -q "__[at]san_init"; then
+	pass "memory: not measured under a sanitizer"
+else
+	ok "[ $peak -le 32768 ]" "take $peak KiB of memory"
+fi
+is "$(head -c 9001 "$MNT/disk" | tail -c 1)" x "and are there"
+ended "memory"
 done_testing
