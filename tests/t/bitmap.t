@@ -197,7 +197,7 @@ run_fails -n "a pipe" "$NBDFS_COPY" --dirty=b0 "$source" -
 run_fails -n "a file as source" "$NBDFS_COPY" --dirty=b0 "$T/now" "$T/backup"
 for with in --no-extents --destination-is-zero; do
 	run "$NBDFS_COPY" --dirty=b0 $with "$source" "$T/backup"
-	is $STATUS 2 "not with $with"
+	is "$STATUS" 2 "not with $with"
 done
 
 done_testing

@@ -166,7 +166,7 @@ is "$STATUS $ERR" "1 nbdfs-copy: $T/nosuch: No such file or directory" \
 for args in "" "$T/disk $T/none" "--verify $T/disk" "null:"; do
 	# shellcheck disable=SC2086
 	map $args
-	is $STATUS 2 "wrong: --map $args"
+	is "$STATUS" 2 "wrong: --map $args"
 done
 is "$(stat -c %s "$T/none")" 0 "nothing was copied"
 run bash -c "'$NBDFS_COPY' --map '$T/disk' >/dev/full"

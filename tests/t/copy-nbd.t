@@ -183,6 +183,7 @@ like "$ERR" "^[^()]*: cannot zero at offset [0-9]+: No space left on device$" \
 next_nbdkit
 start_nbdkit file src
 for way in "$SOCK out" "src $SOCK"; do
+	# shellcheck disable=SC2086
 	run_fails "$copy" $way
 	is "$ERR" "nbdfs-copy: $SOCK: is a socket; its server is \
 nbd+unix:///?socket=$SOCK" "a socket is no file"

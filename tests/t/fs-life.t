@@ -195,7 +195,7 @@ for foreground in "" -f; do
 	wait $job
 	is $? 1 "with status 1"
 	is "$(<"$T/err")" "nbdfs: interrupted" "and one line"
-	ok "wait_until 5 eval '! pgrep -f "$T/kpid"'" "and its server"
+	ok "wait_until 5 eval '! pgrep -f \"$T/kpid\"'" "and its server"
 	is "$(find "$T/tmp" -mindepth 1)" "" "and leaves nothing behind"
 done
 unset TMPDIR

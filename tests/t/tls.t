@@ -125,6 +125,7 @@ kill "$SPAWNED"
 
 start_nbdkit --tls=require --tls-certificates="$T/right" memory 1M ||
 	bail "nbdkit"
+# shellcheck disable=SC2153
 sock="nbds+unix:///?socket=$SOCK"
 refused "a socket" "(.*without a host name: use a key .*|$not_valid)" "$sock"
 refused "a socket, the wrong CA" \

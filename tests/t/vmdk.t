@@ -219,6 +219,7 @@ poke()
 {
 	local file=$1 at=$2
 	shift 2
+	# shellcheck disable=SC2059
 	printf "$(printf '\\x%s' "$@")" |
 		dd of="$file" bs=1 seek="$at" conv=notrunc status=none
 }
