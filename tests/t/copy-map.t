@@ -159,7 +159,7 @@ like "$STATUS $(wc -l <<<"$ERR") $ERR" \
 	"an error"
 stop_server
 run bash -c "echo abc | '$NBDFS_COPY' --map -"
-is "$STATUS $ERR" "1 nbdfs-copy: standard input: a pipe has no map" "a pipe"
+is "$STATUS $ERR" "1 nbdfs-copy: standard input: what is read like a pipe has no map" "a pipe"
 map "$T/nosuch"
 is "$STATUS $ERR" "1 nbdfs-copy: $T/nosuch: No such file or directory" \
 	"no such file"
