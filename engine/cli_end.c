@@ -121,8 +121,9 @@ static void make_config(const struct end *e, struct engine_config *cfg)
 	cfg->write_behind = 0;
 	cfg->reconnect_ms = (unsigned)min_u64((uint64_t)cli->retries * RETRY_MS,
 					      RETRY_MS_MAX);
-	/* By --flush, or left to the server. */
-	cfg->no_flush = true;
+	/* By --flush, or left to the server; but not to one that ends with
+	 * us, and may take along what it has not flushed. */
+	cfg->no_flush = !e->operand->command;
 	cfg->no_scan = true;
 	if (e->write) {
 		/* Asked where zeroes are to be made, whether they are there. */

@@ -8,7 +8,8 @@
 . "$(dirname "$0")/../lib.sh"
 requires copy nbdkit nbdkit-plugin:file nbdkit-filter:log nbdkit-filter:delay \
 	nbdkit-filter:error nbdkit-filter:noextents nbdkit-filter:nozero \
-	nbdkit-filter:blocksize-policy nbdkit-filter:checkwrite
+	nbdkit-filter:blocksize-policy nbdkit-filter:checkwrite \
+	nbdkit-filter:cache
 
 cd "$T" || exit 1
 copy=$NBDFS_COPY
@@ -332,6 +333,9 @@ ok "cmp src got" "is right"
 cp old disk7
 run_ok "$copy" [ nbdkit -r file src ] [ nbdkit file disk7 ]
 ok "cmp src disk7" "from one to the other"
+cp old disk7
+run_ok "$copy" src [ nbdkit --filter=cache file disk7 ]
+ok "cmp src disk7" "a server that ends with the copy is flushed before"
 run_fails "$copy" [ no-such-server ] got
 run_fails "$copy" [ false ] got
 
