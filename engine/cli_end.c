@@ -42,7 +42,7 @@ bool cli_is_local(const struct operand *operand)
 static void set_label(struct end *e)
 {
 	const struct operand *o = e->operand;
-	const char *rest, *at;
+	const char *rest, *at = NULL;
 
 	if (o->command) {
 		snprintf(e->label, sizeof(e->label), "[ %s%s ]", o->command[0],
@@ -55,8 +55,10 @@ static void set_label(struct end *e)
 		return;
 	}
 	rest = is_uri(o->word) ? strstr(o->word, "://") : NULL;
-	at = rest ? strchr(rest, '@') : NULL;
-	if (at && strcspn(rest + 3, "/?#") > (size_t)(at - rest - 3))
+	/* A password may hold an unescaped "@": the last one counts. */
+	if (rest)
+		at = memrchr(rest + 3, '@', strcspn(rest + 3, "/?#"));
+	if (at)
 		snprintf(e->label, sizeof(e->label), "%.*s://%s",
 			 (int)(rest - o->word), o->word, at + 1);
 	else

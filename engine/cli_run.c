@@ -315,14 +315,23 @@ static int finish_size(struct run *run)
 {
 	struct lane *lane = run->main;
 	struct local *l = &lane->dst.local;
-	uint64_t size = lane->stats.finished;
+	uint64_t size = run->shared.size;
 
-	if (lane->dst.kind != END_LOCAL || l->kind != LOCAL_FILE ||
-	    lane->dst.format != FORMAT_RAW)
+	if (lane->dst.kind != END_LOCAL || l->kind != LOCAL_FILE)
 		return 0;
-	if (run->shared.size == UINT64_MAX && l->size == UINT64_MAX) {
-		int r = local_set_size(l->name, l->fd, size, &run->err);
+	if (lane->dst.format != FORMAT_RAW) {
+		/* One that is written in order moves by itself. */
+		if (l->standard && lane->dst.format == FORMAT_VMDK)
+			lseek(l->fd, 0, SEEK_END);
+		return 0;
+	}
+	/* Of an unknown size there is one lane alone. */
+	if (size == UINT64_MAX) {
+		int r = 0;
 
+		size = lane->stats.finished;
+		if (l->size == UINT64_MAX)
+			r = local_set_size(l->name, l->fd, size, &run->err);
 		if (r < 0)
 			return r;
 	}

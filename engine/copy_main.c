@@ -2,6 +2,7 @@
 /*
  * copy_main.c - nbdfs-copy: copies between NBD servers, files, devices, pipes.
  */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,6 +60,18 @@ static void share_out(struct cli *cli)
 	cli->lane_connections = cli->connections / cli->lanes_max;
 }
 
+/* Where they are closed, a socket or a destination would get their numbers, and
+ * with them what is meant for people. Those that take their places here can be
+ * used as little as closed ones. */
+static void fill_standard_files(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+		if (fcntl(fd, F_GETFD) < 0)
+			open("/dev/null",
+			     fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct cli cli = {
@@ -68,6 +81,7 @@ int main(int argc, char **argv)
 	struct error err = { "" };
 	int status = CLI_USAGE;
 
+	fill_standard_files();
 	cli.log.arg = &cli;
 	if (cli_options(&cli, argc, argv, &err) < 0) {
 		fprintf(stderr, PROGRAM ": %s\n", err.text);

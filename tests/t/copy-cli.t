@@ -150,6 +150,28 @@ interrupted()
 	ERR=$(<err)
 }
 
+# ---------------------------------------------- without the standard files
+
+# What is meant for people must not go where their numbers went.
+head -c 3000000 /dev/urandom >src
+start_nbdkit file src
+# Sockets get other numbers each time.
+all='<&- >&- 2>&-'
+for closed in '<&-' '>&-' '2>&-' "$all" "$all" "$all" "$all" "$all"; do
+	rm -f new
+	(eval "\"\$copy\" -v --retries=0 \"\$URI\" new $closed") 2>/dev/null
+	is $? 0 "a copy with $closed"
+	ok "cmp src new" "has the bytes"
+done
+"$copy" --json src new >&- 2>err
+is $? 1 "a summary that cannot be written is an error"
+"$copy" - new <&- 2>err
+is $? 1 "so is standard input that is closed"
+"$copy" src - >&- 2>err
+is $? 1 "and standard output"
+run_fails "$copy" nbd://me:pass@word@127.0.0.1:1/ new
+unlike "$ERR" word "no part of a password is shown"
+
 interrupted INT --rate=1M slow new
 is "$STATUS" 130 "SIGINT ends a copy"
 like "$ERR" "^nbdfs-copy: interrupted: [0-9.]+ [KM]iB of 2 MiB copied$" \

@@ -114,6 +114,15 @@ echo before >appended2
 "$copy" src - >>appended2
 (echo before; cat src) | cmp - appended2
 ok $? "to a file that is appended to"
+head -c 64M /dev/urandom >wide
+for format in raw vmdk vmdk-stream; do
+	("$copy" --threads=4 --destination-format=$format wide -; echo after) \
+		>followed
+	is "$(tail -c 6 followed)" after "what is written after it ($format)"
+	truncate -s -6 followed
+	"$copy" --source-format="${format%-stream}" followed - | cmp - wide
+	ok $? "is behind all of it"
+done
 (head -c 5000 >/dev/null; "$copy" - rest) <src
 cmp <(tail -c +5001 src) rest
 ok $? "from the middle of a file"
