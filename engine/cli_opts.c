@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +14,14 @@
 #define SPARSE_MIN 512
 #define SPARSE_MAX (2 * GiB)
 #define CONNECTIONS_MAX 64
+/* In the order of enum cli_format, from FORMAT_RAW on. */
+#define FORMATS "raw|vmdk|vmdk-stream"
 
 const struct opt cli_table[] = {
 	{ .name = "adapter-type",
-	  .kind = OPT_STRING,
+	  .kind = OPT_CHOICE,
 	  .arg = "TYPE",
+	  .choices = "ide|buslogic|lsilogic|legacyESX",
 	  .deflt = "ide",
 	  .help = "adapter of a new VMDK image: ide, buslogic, lsilogic, "
 		  "legacyESX" },
@@ -40,8 +44,9 @@ const struct opt cli_table[] = {
 	  .help = "connections to an NBD server, at most, where it allows "
 		  "several" },
 	{ .name = "destination-format",
-	  .kind = OPT_STRING,
+	  .kind = OPT_CHOICE,
 	  .arg = "FORMAT",
+	  .choices = FORMATS,
 	  .help = "raw, vmdk, or vmdk-stream; without it a name ending in "
 		  ".vmdk is vmdk, all else raw" },
 	{ .name = "destination-is-zero",
@@ -104,9 +109,10 @@ const struct opt cli_table[] = {
 	  .help = "how often a request that fails at a server is tried again, "
 		  "and whether lost connections are made again (0: not)" },
 	{ .name = "source-format",
-	  .kind = OPT_STRING,
+	  .kind = OPT_CHOICE,
 	  .arg = "FORMAT",
-	  .help = "the same for the source" },
+	  .choices = FORMATS,
+	  .help = "of the source, as --destination-format" },
 	{ .name = "sparse",
 	  .letter = 'S',
 	  .kind = OPT_SIZE,
@@ -196,35 +202,9 @@ static int set_sparse(struct cli *cli, const struct opt_value *v,
 	return v->number ? power_of_two(v, SPARSE_MIN, err) : 0;
 }
 
-static int set_format(enum cli_format *format, const struct opt_value *v,
-		      struct error *err)
-{
-	static const char *const names[] = {
-		[FORMAT_RAW] = "raw",
-		[FORMAT_VMDK] = "vmdk",
-		[FORMAT_VMDK_STREAM] = "vmdk-stream",
-	};
-
-	for (int i = FORMAT_RAW; i <= FORMAT_VMDK_STREAM; i++) {
-		if (strcmp(v->text, names[i]) == 0) {
-			*format = (enum cli_format)i;
-			return 0;
-		}
-	}
-	error_set(err, "--%s=%s: must be raw, vmdk or vmdk-stream",
-		  v->opt->name, v->text);
-	return -EINVAL;
-}
-
 static int set_adapter(struct cli *cli, const char *type, struct error *err)
 {
-	if (!vmdk_adapter(type)) {
-		error_set(err,
-			  "--adapter-type=%s: must be ide, buslogic, lsilogic "
-			  "or legacyESX",
-			  type);
-		return -EINVAL;
-	}
+	assert(vmdk_adapter(type));
 	free(cli->adapter);
 	cli->adapter = strdup(type);
 	if (cli->adapter)
@@ -236,6 +216,11 @@ static int set_adapter(struct cli *cli, const char *type, struct error *err)
 static unsigned to_unsigned(uint64_t n, unsigned max)
 {
 	return (unsigned)min_u64(n, max);
+}
+
+static enum cli_format to_format(uint64_t choice)
+{
+	return (enum cli_format)(FORMAT_RAW + choice);
 }
 
 /* Options with a value. */
@@ -261,9 +246,9 @@ static int set_value(struct cli *cli, const struct opt_value *v,
 	else if (strcmp(name, "adapter-type") == 0)
 		return set_adapter(cli, v->text, err);
 	else if (strcmp(name, "source-format") == 0)
-		return set_format(&cli->source_format, v, err);
+		cli->source_format = to_format(v->number);
 	else if (strcmp(name, "destination-format") == 0)
-		return set_format(&cli->dest_format, v, err);
+		cli->dest_format = to_format(v->number);
 	else if (strcmp(name, "progress") == 0)
 		return set_progress(cli, v, err);
 	else if (strcmp(name, "dirty") == 0)

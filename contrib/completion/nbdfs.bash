@@ -17,8 +17,10 @@ noatime dev nodev suid nosuid exec noexec sync async noauto _netdev nofail \
 user users defaults"
 
 # What bash has taken apart at "=" and ":", put together again: _nbdfs_words, of
-# which _nbdfs_cur is the last, as far as the cursor. Words between brackets
-# belong to a command of their own: _nbdfs_group is where an open one begins.
+# which _nbdfs_cur is the last, as far as the cursor, without the quote that it
+# may begin with. Bash wants only what follows _nbdfs_cut of a completed word.
+# Words between brackets belong to a command of their own: _nbdfs_group is where
+# an open one begins.
 _nbdfs_split()
 {
 	local i word glue='' line=$COMP_LINE rest
@@ -47,20 +49,21 @@ _nbdfs_split()
 		glue=1
 	done
 	_nbdfs_cur=${_nbdfs_words[-1]}
+	_nbdfs_cut=''
+	case $_nbdfs_cur,$COMP_WORDBREAKS in
+	[\"\']*) _nbdfs_cur=${_nbdfs_cur:1} ;;
+	*,*[:=]*) _nbdfs_cut=${_nbdfs_cur%"${_nbdfs_cur##*[:=]}"} ;;
+	esac
 }
 
-# _nbdfs_reply PREFIX WORDS: those that fit what is there, each after PREFIX. Of
-# the result bash wants only what follows the last "=" or ":".
+# _nbdfs_reply PREFIX WORDS: those that fit what is there, each after PREFIX.
 _nbdfs_reply()
 {
-	local cut='' i
+	local i
 	mapfile -t COMPREPLY < <(compgen -P "$1" -W "$2" -- \
 		"${_nbdfs_cur#"$1"}")
-	case $COMP_WORDBREAKS in
-	*[:=]*) cut=${_nbdfs_cur%"${_nbdfs_cur##*[:=]}"} ;;
-	esac
 	for i in "${!COMPREPLY[@]}"; do
-		COMPREPLY[i]=${COMPREPLY[i]#"$cut"}
+		COMPREPLY[i]=${COMPREPLY[i]#"$_nbdfs_cut"}
 		case ${COMPREPLY[i]} in
 		*= | *:/ | *//) compopt -o nospace ;;
 		esac
@@ -163,10 +166,18 @@ _nbdfs_names()
 # A file name after socket= within a URI.
 _nbdfs_socket()
 {
-	local prefix=${_nbdfs_cur%%socket=*}socket= path
+	local prefix=${_nbdfs_cur%%socket=*}socket= path i
 	path=${_nbdfs_cur#"$prefix"}
-	compopt -o filenames 2>/dev/null
 	mapfile -t COMPREPLY < <(compgen -f -- "$path")
+	for i in "${!COMPREPLY[@]}"; do
+		path=${COMPREPLY[i]}
+		if [ -d "$path" ]; then
+			path+=/
+			compopt -o nospace 2>/dev/null
+		fi
+		path=$prefix$path
+		COMPREPLY[i]=${path#"$_nbdfs_cut"}
+	done
 }
 
 _nbdfs_operand()
@@ -200,7 +211,7 @@ _nbdfs_command()
 
 _nbdfs()
 {
-	local _nbdfs_words _nbdfs_cur _nbdfs_group before=
+	local _nbdfs_words _nbdfs_cur _nbdfs_cut _nbdfs_group before=
 	COMPREPLY=()
 	_nbdfs_split
 	if [ "$_nbdfs_group" -ge 0 ]; then

@@ -146,6 +146,13 @@ is "$(bash_reply "$NBDFS -o ro,cache=k" "$NBDFS" -o ro,cache = k)" \
 	"kernel" "and one within a list"
 is "$(bash_reply "$NBDFS [ nbdki" "$NBDFS" '[' nbdki)" \
 	"$(compgen -c nbdki | sort -u)" "and a command between brackets"
+is "$(bash_reply "$NBDFS nbd+unix:///?socket=/de" "$NBDFS" nbd + unix : \
+	///?socket = /de)" "/dev/" "and the path of a socket"
+is "$(bash_reply "$NBDFS \"nbd+unix:///?socket=/de" "$NBDFS" \
+	'"nbd+unix:///?socket=/de')" "nbd+unix:///?socket=/dev/" \
+	"also between quotes"
+is "$(bash_reply "$NBDFS_COPY --source-format=vmdk-" "$NBDFS_COPY" \
+	--source-format = vmdk-)" vmdk-stream "and a format"
 like "$(zsh_specs "$NBDFS")" '--cache=\[[^]]*\]:cache:\(direct kernel\)' \
 	"zsh completes the value of an option"
 
