@@ -282,6 +282,7 @@ struct fs {
 	struct engine *engine;
 	struct catalog *catalog;
 	struct workers *helpers; /* for what waits for the kernel */
+	struct workers *growers; /* the same, for truncations alone */
 	const struct fs_options *opts;
 	const struct log *log;
 

@@ -116,12 +116,10 @@ static struct fs_inval *inval_new(struct fs_inode *inode, struct fs_req *r)
 	return v;
 }
 
-static void inval_run(struct fs_inval *v)
+static void inval_run(struct fs_inval *v, struct workers *pool)
 {
-	struct fs *fs = v->inode->fs;
-
-	fs->invals++;
-	workers_run(fs->helpers, &v->work);
+	v->inode->fs->invals++;
+	workers_run(pool, &v->work);
 }
 
 void fs_inval_start(struct fs_inode *inode)
@@ -129,7 +127,7 @@ void fs_inval_start(struct fs_inode *inode)
 	struct fs_inval *v = inval_new(inode, NULL);
 
 	if (v)
-		inval_run(v);
+		inval_run(v, inode->fs->helpers);
 }
 
 int fs_inval_wait(struct fs_req *r, void (*then)(struct fs_req *r))
@@ -139,7 +137,7 @@ int fs_inval_wait(struct fs_req *r, void (*then)(struct fs_req *r))
 	if (!v)
 		return -ENOMEM;
 	r->then = then;
-	inval_run(v);
+	inval_run(v, r->fs->helpers);
 	return 0;
 }
 
@@ -219,7 +217,9 @@ void fs_drop_pages(struct fs_req *r, void (*then)(struct fs_req *r))
 	}
 	r->timer.fire = held_too_long;
 	loop_timer_set(r->fs->loop, &r->timer, HELD_NS);
-	inval_run(v);
+	/* The other helpers may all be waiting for pages that are held back
+	 * until truncations have been answered. These have begun soon. */
+	inval_run(v, r->fs->growers);
 }
 
 void fs_drop_answered(struct fs_inode *inode)
@@ -236,7 +236,7 @@ void fs_drop_answered(struct fs_inode *inode)
 	v->from =
 		(off_t)align_down(min_u64(inode->drop->from, INT64_MAX), 4096);
 	v->truncation = true;
-	inval_run(v);
+	inval_run(v, inode->fs->helpers);
 }
 
 void fs_drop_touch(struct fs_inode *inode, uint64_t offset, uint64_t len)

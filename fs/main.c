@@ -147,8 +147,9 @@ static int start_engine(struct mount *m, struct error *err)
 	if (!fs->engine)
 		return -ENOMEM;
 	fs->helpers = workers_new(fs->loop, HELPERS);
+	fs->growers = workers_new(fs->loop, HELPERS);
 	fs->catalog = catalog_new(fs->engine);
-	if (!fs->helpers || !fs->catalog)
+	if (!fs->helpers || !fs->growers || !fs->catalog)
 		return no_memory(err);
 	r = add_sources(m, err);
 	if (r == 0)
@@ -212,8 +213,8 @@ static void mount_free(struct mount *m)
 					fs->copies || !fs->can_free);
 
 	fs_session_unmount(fs);
-	if (fs->helpers)
-		workers_free(fs->helpers);
+	workers_free(fs->helpers);
+	workers_free(fs->growers);
 	if (busy)
 		return;
 	fs_session_free(fs);

@@ -7,7 +7,7 @@
 
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-requires fuse helper:fileops helper:seekmap nbdkit fallocate
+requires fuse helper:fileops helper:seekmap helper:truncmany nbdkit fallocate
 
 ops=$NBDFS_HELPERS/fileops
 D=$T/disk
@@ -261,4 +261,14 @@ for options in --cache=direct --cache=kernel; do
 	truncated
 	ok "umnt '$MNT'" "$options: unmounted"
 done
+
+# More files than there are helpers.
+mkdir "$T/many"
+truncate -s 256K "$T/many/"{1..40}
+start_nbdkit file dir="$T/many" || bail "nbdkit"
+mnt -C1 "$URI" || bail "mount"
+run_ok -n "many files are mapped and truncated at once" \
+	timeout 20 "$NBDFS_HELPERS/truncmany" 12 "$MNT"/*
+is "$OUT" "done" "and none has old bytes"
+ok "umnt '$MNT'" "unmounted"
 done_testing
