@@ -191,7 +191,7 @@ static void on_answer(struct req *r, int error)
 	if (q->scan)
 		img->scan_pos = error ? img->size : r->covered;
 	q->busy = q->scan = false;
-	if (error == -EOPNOTSUPP || (error && r->tries > 1))
+	if (error == -EOPNOTSUPP || (error && r->tries + r->refusals > 1))
 		give_up_status(img, error);
 	remember_blocks(img);
 	op_wake_all(&img->askers);

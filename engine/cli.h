@@ -51,6 +51,7 @@ struct cli {
 	uint32_t sparse, request_size;
 	uint64_t queue_size, rate;
 	unsigned connections, requests, threads, retries;
+	unsigned timeout_ms;		      /* 0: the engine's own */
 	unsigned lanes_max, lane_connections; /* from the above */
 	unsigned helpers;		      /* threads of a lane */
 	enum cli_format source_format, dest_format;

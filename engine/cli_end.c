@@ -121,6 +121,8 @@ static void make_config(const struct end *e, struct engine_config *cfg)
 	cfg->requests = cli->requests ? cli->requests : REQUESTS_DEFAULT;
 	cfg->read_ahead = 0;
 	cfg->write_behind = 0;
+	if (cli->timeout_ms)
+		cfg->timeout_ms = cli->timeout_ms;
 	cfg->reconnect_ms = (unsigned)min_u64((uint64_t)cli->retries * RETRY_MS,
 					      RETRY_MS_MAX);
 	/* By --flush, or left to the server; but not to one that ends with

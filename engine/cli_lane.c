@@ -69,6 +69,19 @@ static void lane_over(struct lane *lane)
 	loop_stop(lane->loop);
 }
 
+/* Of reads and writes: what the system's words would not say. */
+static const char *describe(int error)
+{
+	switch (-error) {
+	case EUCLEAN:
+		return "the VMDK image is damaged";
+	case EOVERFLOW:
+		return "the server finds each request too long";
+	default:
+		return strerror(-error);
+	}
+}
+
 /* One line: which end, at what, where, why. */
 static void describe_error(struct lane *lane, int error)
 {
@@ -84,8 +97,7 @@ static void describe_error(struct lane *lane, int error)
 	else
 		error_set(&lane->err, "%s: cannot %s at offset %" PRIu64 ": %s",
 			  e->label, step, copy_error_offset(lane->job),
-			  error == -EUCLEAN ? "the VMDK image is damaged" :
-					      strerror(-error));
+			  describe(error));
 }
 
 static void piece_done(void *arg, int error, const struct copy_stats *s)

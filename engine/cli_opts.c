@@ -16,6 +16,7 @@
 #define CONNECTIONS_MAX 64
 /* In the order of enum cli_format, from FORMAT_RAW on. */
 #define FORMATS "raw|vmdk|vmdk-stream"
+#define TIMEOUT_MAX_MS (24 * 3600 * 1000)
 
 const struct opt cli_table[] = {
 	{ .name = "adapter-type",
@@ -130,6 +131,13 @@ const struct opt cli_table[] = {
 	  .deflt = "0",
 	  .help = "threads, each with connections of its own; 0: as many as "
 		  "help" },
+	{ .name = "timeout",
+	  .kind = OPT_SECONDS,
+	  .arg = "SECONDS",
+	  .min = 100,
+	  .max = TIMEOUT_MAX_MS,
+	  .deflt = "30",
+	  .help = "a server without an answer for so long is lost" },
 	{ .name = "verbose",
 	  .letter = 'v',
 	  .kind = OPT_FLAG,
@@ -239,6 +247,8 @@ static int set_value(struct cli *cli, const struct opt_value *v,
 		cli->requests = to_unsigned(v->number, 1 << 16);
 	else if (strcmp(name, "retries") == 0)
 		cli->retries = to_unsigned(v->number, 1 << 20);
+	else if (strcmp(name, "timeout") == 0)
+		cli->timeout_ms = (unsigned)v->number;
 	else if (strcmp(name, "threads") == 0)
 		cli->threads = to_unsigned(v->number, LANES_MAX);
 	else if (strcmp(name, "compression-level") == 0)

@@ -300,6 +300,8 @@ static void conn_gone(struct conn *c)
 	TAILQ_CONCAT(&list, &c->flying, link);
 	TAILQ_FOREACH(r, &list, link)
 		cover_clear(&r->got);
+	if (!c->why)
+		c->why = "the connection was lost";
 	c->left = -1;
 	if (!TAILQ_EMPTY(&list))
 		c->left = fcntl(c->watch.fd, F_DUPFD_CLOEXEC, 3);
@@ -503,6 +505,7 @@ void conn_break(struct conn *c, const char *why)
 {
 	if (c->state != CONN_READY)
 		return;
+	c->why = why;
 	if (why)
 		log_msg(&engine_config(c->e)->log, LOG_LVL_WARN,
 			"%s: export '%s': connection given up: %s",
@@ -601,6 +604,7 @@ int conn_adopt(struct conn *c, struct nbd_handle *nbd)
 		   nbd_can_meta_context(nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) >
 			   0;
 	c->refused = false;
+	c->why = NULL;
 	c->state = CONN_READY;
 	c->last_answer = loop_now(engine_loop(c->e));
 	return 0;

@@ -38,7 +38,8 @@ struct conn {
 	bool ending;	     /* the export closes: do not reopen */
 	bool whole;	     /* reads ask for one piece (DF) */
 	bool refused;	     /* nothing more is to be sent */
-	int left;	     /* for ops->broken: see doubt.h; or -1 */
+	int left;	     /* for ops->broken: see doubt.h; or -1, */
+	const char *why;     /* and why it broke, constant */
 
 	/* for the helper thread, see above */
 	struct work work;

@@ -15,6 +15,9 @@
 /* NBD lengths are 32 bits; some servers fail above 2 GiB. */
 #define ZERO_LIMIT GiB
 #define PIECES_IN_FLIGHT 16 /* of one request that was cut */
+/* What is no longer than this is not too long for any server, whatever it
+ * says. */
+#define SPLIT_MIN (4 * KiB)
 
 /* ------------------------------------------------------------- failing */
 
@@ -96,6 +99,33 @@ static bool redo(struct export *x, struct req *r)
 	return true;
 }
 
+/*
+ * A read or write that the server finds too long (EOVERFLOW) is sent again in
+ * two halves, and those after it in pieces of that length. A piece may be cut
+ * once more.
+ */
+static bool split(struct export *x, struct req *r, int error)
+{
+	uint64_t half = align_down(r->len / 2, x->caps.min_block);
+
+	if (error != -EOVERFLOW || r->cut || x->aborted ||
+	    (r->kind != REQ_READ && r->kind != REQ_WRITE))
+		return false;
+	if (half < max_u64(SPLIT_MIN, x->caps.min_block)) {
+		/* It is not the length. */
+		x->data_limit[r->kind == REQ_WRITE] = UINT64_MAX;
+		return false;
+	}
+	if (half < x->data_limit[r->kind == REQ_WRITE])
+		x->data_limit[r->kind == REQ_WRITE] = half;
+	r->cut = r->first = true;
+	r->error = 0;
+	r->next = r->offset;
+	r->pieces = r->redone = 0;
+	TAILQ_INSERT_HEAD(&x->queue, r, link);
+	return true;
+}
+
 static void piece_answered(struct export *x, struct req *piece, int error)
 {
 	struct req *r = piece->parent;
@@ -123,11 +153,13 @@ static void piece_answered(struct export *x, struct req *piece, int error)
 	if (unsent && parked)
 		TAILQ_INSERT_HEAD(&x->queue, r, link);
 	if (!unsent && r->pieces == 0 && !redo(x, r))
-		r->done(r, r->error);
+		req_answered(x, r, r->error);
 }
 
 static void req_answered(struct export *x, struct req *r, int error)
 {
+	if (split(x, r, error))
+		return;
 	if (error)
 		x->stats.errors++;
 	if (r->parent)
@@ -175,14 +207,21 @@ static struct conn *pick(struct export *x)
 
 static uint64_t req_limit(const struct export *x, const struct req *r)
 {
-	if (r->kind == REQ_WRITE && r->piece)
-		return min_u64(x->caps.max_block,
-			       max_u64(r->piece, x->caps.min_block));
-	if (r->kind == REQ_READ || r->kind == REQ_WRITE)
-		return x->caps.max_block;
-	if (r->kind == REQ_ZERO)
+	uint64_t max = x->caps.max_block;
+
+	switch (r->kind) {
+	case REQ_READ:
+		return min_u64(max, x->data_limit[0]);
+	case REQ_WRITE:
+		if (r->piece)
+			max = min_u64(max,
+				      max_u64(r->piece, x->caps.min_block));
+		return min_u64(max, x->data_limit[1]);
+	case REQ_ZERO:
 		return x->zero_limit;
-	return UINT64_MAX;
+	default:
+		return UINT64_MAX;
+	}
 }
 
 /* The next piece of r; NULL without memory. Takes r out of the queue when
@@ -361,6 +400,7 @@ struct export *export_new(struct engine *e, struct server *srv,
 	x->events = *events;
 	x->arg = arg;
 	x->zero_limit = ZERO_LIMIT;
+	x->data_limit[0] = x->data_limit[1] = UINT64_MAX;
 	x->nconns = config_of(x)->connections;
 	x->name = strdup(name);
 	x->conns = calloc(x->nconns, sizeof(*x->conns));

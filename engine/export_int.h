@@ -29,6 +29,7 @@ struct export
 	struct nbd_caps caps;
 	bool caps_known;
 	uint64_t zero_limit;
+	uint64_t data_limit[2]; /* longest read, write that is not refused */
 
 	struct conn *conns;
 	unsigned nconns;

@@ -247,10 +247,26 @@ static bool hopeless(struct export *x, struct req *r)
 	return false;
 }
 
+/* r goes to the head of the queue, or its end; or has failed. True: and nobody
+ * may have said why. */
+static bool again_or_never(struct export *x, struct req *r, bool head)
+{
+	r->conn = NULL;
+	if (hopeless(x, r)) {
+		export_fail_lost(x, r);
+		return !x->aborted && r->kind != REQ_STATUS;
+	}
+	if (head)
+		TAILQ_INSERT_HEAD(&x->queue, r, link);
+	else
+		TAILQ_INSERT_TAIL(&x->queue, r, link);
+	return false;
+}
+
 static void on_broken(struct conn *c, struct req_list *list)
 {
 	struct export *x = c->x;
-	bool left = c->left >= 0;
+	bool left = c->left >= 0, failed = false;
 	struct req_list again;
 	struct req *r;
 
@@ -265,24 +281,20 @@ static void on_broken(struct conn *c, struct req_list *list)
 	doubts_again(&x->doubts, &again);
 	while ((r = TAILQ_LAST(list, req_list)) != NULL) {
 		TAILQ_REMOVE(list, r, link);
-		r->conn = NULL;
 		if (left && !r->refused)
 			r->ghost = x->doubts.last;
-		if (hopeless(x, r))
-			export_fail_lost(x, r);
-		else
-			TAILQ_INSERT_HEAD(&x->queue, r, link);
+		failed |= again_or_never(x, r, true);
 	}
 	/* Not for ever: a server may break with each answer. */
 	while ((r = TAILQ_FIRST(&again)) != NULL) {
 		TAILQ_REMOVE(&again, r, link);
-		r->conn = NULL;
 		r->refused = false;
-		if (hopeless(x, r))
-			export_fail_lost(x, r);
-		else
-			TAILQ_INSERT_TAIL(&x->queue, r, link);
+		failed |= again_or_never(x, r, false);
 	}
+	if (failed)
+		log_msg(&config_of(x)->log, LOG_LVL_ERROR,
+			"%s: export '%s': %s", server_label(x->srv), x->name,
+			c->why);
 	if (x->aborted || x->closed || export_count(x, CONN_READY) ||
 	    export_count(x, CONN_OPENING)) {
 		export_dispatch(x);

@@ -23,6 +23,17 @@ void cmd_error(struct conn *c, const struct request *r)
 	fail(c, r, c->e->arg);
 }
 
+void cmd_too_long(struct conn *c, const struct request *r)
+{
+	if (r->len <= c->e->arg) {
+		good(c, r);
+		return;
+	}
+	if (r->type == CMD_WRITE)
+		skip(c, r->len);
+	fail(c, r, 75);
+}
+
 static void cmd_bad_magic(struct conn *c, const struct request *r)
 {
 	if (r->type == CMD_WRITE)
@@ -105,21 +116,19 @@ const struct evil evil_commands[] = {
 	{ .name = "write-with-data",
 	  .cmd = CMD_WRITE,
 	  .command = write_with_data },
-	ERRNO("write-errno-perm", CMD_WRITE, 1),
-	ERRNO("write-errno-io", CMD_WRITE, 5),
-	ERRNO("write-errno-inval", CMD_WRITE, 22),
-	ERRNO("write-errno-nospc", CMD_WRITE, 28),
-	ERRNO("write-errno-overflow", CMD_WRITE, 75),
-	ERRNO("write-errno-notsup", CMD_WRITE, 95),
-	ERRNO("write-errno-unknown", CMD_WRITE, 4242),
 	{ .name = "flush-silent", .cmd = CMD_FLUSH, .command = cmd_silent },
-	ERRNO("flush-errno-io", CMD_FLUSH, 5),
-	ERRNO("flush-errno-inval", CMD_FLUSH, 22),
 	{ .name = "zero-silent", .cmd = CMD_ZERO, .command = cmd_silent },
 	{ .name = "zero-close", .cmd = CMD_ZERO, .command = cmd_close },
-	ERRNO("zero-errno-io", CMD_ZERO, 5),
-	ERRNO("zero-errno-inval", CMD_ZERO, 22),
-	ERRNO("zero-errno-overflow", CMD_ZERO, 75),
-	ERRNO("zero-errno-notsup", CMD_ZERO, 95),
+	ERRNOS("write", CMD_WRITE),
+	{ .name = "write-too-long",
+	  .cmd = CMD_WRITE,
+	  .command = cmd_too_long,
+	  .arg = 16384 },
+	ERRNOS("flush", CMD_FLUSH),
+	ERRNOS("zero", CMD_ZERO),
+	{ .name = "zero-too-long",
+	  .cmd = CMD_ZERO,
+	  .command = cmd_too_long,
+	  .arg = 16384 },
 	{ .name = NULL },
 };

@@ -138,11 +138,25 @@ extern const struct evil evil_commands[], evil_reads[], evil_status[];
 void cmd_silent(struct conn *c, const struct request *r);
 void cmd_close(struct conn *c, const struct request *r);
 void cmd_error(struct conn *c, const struct request *r);
+/* EOVERFLOW, where the length is above `arg`. */
+void cmd_too_long(struct conn *c, const struct request *r);
 
 #define ERRNO(what, command_, number)                                \
 	{                                                            \
 		.name = what, .cmd = command_, .command = cmd_error, \
 		.arg = number                                        \
 	}
+
+/* Every number that the protocol knows, and one that it does not. */
+#define ERRNOS(what, command_)                                \
+	ERRNO(what "-errno-perm", command_, 1),               \
+		ERRNO(what "-errno-io", command_, 5),         \
+		ERRNO(what "-errno-nomem", command_, 12),     \
+		ERRNO(what "-errno-inval", command_, 22),     \
+		ERRNO(what "-errno-nospc", command_, 28),     \
+		ERRNO(what "-errno-overflow", command_, 75),  \
+		ERRNO(what "-errno-notsup", command_, 95),    \
+		ERRNO(what "-errno-shutdown", command_, 108), \
+		ERRNO(what "-errno-unknown", command_, 4242)
 
 #endif

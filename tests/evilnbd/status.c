@@ -158,8 +158,6 @@ const struct evil evil_status[] = {
 	  .command = status_many,
 	  .arg = 1 << 16,
 	  .size = HUGE_SIZE },
-	ERRNO("status-errno-io", CMD_STATUS, 5),
-	ERRNO("status-errno-inval", CMD_STATUS, 22),
-	ERRNO("status-errno-notsup", CMD_STATUS, 95),
+	ERRNOS("status", CMD_STATUS),
 	{ .name = NULL },
 };

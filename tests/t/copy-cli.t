@@ -23,7 +23,7 @@ run_ok "$copy" --dump-options
 missing=
 for option in allocated connections destination-is-zero target-is-zero flush \
 	no-extents progress request-size queue-size requests sparse synchronous \
-	threads verbose version help verify retries rate json; do
+	threads verbose version help verify retries timeout rate json; do
 	grep -qw -e "$option" <<<"$OUT" || missing+=" $option"
 done
 is "$missing" "" "every option is there"

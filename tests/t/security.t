@@ -39,6 +39,17 @@ like "$(getfattr -n user.nbd.uri --only-values "$T/m/disk" 2>/dev/null)" \
 fusermount3 -u "$T/m"
 wait_until 10 test ! -e "/proc/$pid"
 
+mkfifo "$T/fifo"
+spawn "$T/copy.log" "$NBDFS_COPY" "$URI" "$T/fifo"
+copy_pid=$SPAWNED
+no_cores()
+{
+	[ "$(awk '/Max core file size/ { print $5, $6 }' \
+		"/proc/$copy_pid/limits")" = "0 0" ]
+}
+ok "wait_until 5 no_cores" "nor of nbdfs-copy"
+kill "$copy_pid"
+
 # ------------------------------------------------------------------- secrets
 
 # A password where none belongs, and files with keys.
