@@ -110,7 +110,7 @@ exec setpriv --reuid="$ID" --regid="$ID" --clear-groups \
 	sh "$T/user" "$T/alice" "$URI" "$NBDFS"
 EOF
 if unshare -m true 2>/dev/null && [ -c "$T/dev/fuse" ]; then
-	run unshare -m --propagation private sh "$T/inside" "$T" "$URI" \
+	run unshare -m --propagation slave sh "$T/inside" "$T" "$URI" \
 		"$ALICE" "$NBDFS"
 	like "$OUT" "^$ALICE $ALICE 600" "a user mounts, and owns the files"
 	like "$OUT" "unmounted" "reads, writes, and unmounts"

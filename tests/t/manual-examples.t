@@ -7,7 +7,7 @@
 # is a folder of the test instead.
 
 if [ -z "$EXAMPLES_APART" ] && [ "$(id -u)" = 0 ] && unshare -mn true; then
-	EXAMPLES_APART=1 exec unshare -mn --propagation private bash "$0" "$@"
+	EXAMPLES_APART=1 exec unshare -mn --propagation slave bash "$0" "$@"
 fi
 # shellcheck disable=SC2119 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
