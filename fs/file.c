@@ -27,6 +27,8 @@ void fs_file_put(struct fs_file *file)
 		return;
 	LIST_REMOVE(file, link);
 	inode->writers -= file->writer;
+	/* The next open drops them. */
+	inode->paged &= !LIST_EMPTY(&inode->files);
 	handle_close(file->handle);
 	free(file);
 	fs_inode_put(inode);
@@ -83,6 +85,7 @@ static bool answer_open(struct fs_req *r, struct fs_file *file)
 	 * pages, makes EIO of a write that is cut short by the end. */
 	if (file->flags & O_DIRECT && r->fs->direct_mmap)
 		direct = true;
+	file->direct = direct;
 	if (direct)
 		out.open_flags = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
 	return fs_answer_buf(r, &out, sizeof(out));

@@ -49,6 +49,7 @@ struct fs_inode {
 	unsigned writers; /* open files that may write */
 	LIST_HEAD(, fs_file) files;
 	struct fs_drop *drop; /* see inval.c; NULL mostly */
+	bool paged;	      /* the kernel may have pages of it */
 	LIST_ENTRY(fs_inode) by_ino, by_image;
 };
 
@@ -58,7 +59,8 @@ struct fs_file {
 	struct handle *handle;
 	int flags; /* of open(2) */
 	bool writer;
-	bool wrote; /* something that close must see to */
+	bool direct; /* its reads and writes go past the kernel's pages */
+	bool wrote;  /* something that close must see to */
 	bool released;
 	unsigned refs;		  /* the kernel's and requests' */
 	LIST_ENTRY(fs_file) link; /* inode's */
@@ -123,6 +125,7 @@ struct fs_req_write {
 	struct buf *buf;     /* holds data, or NULL */
 	uint32_t count;	     /* for the answer */
 	unsigned flags;
+	bool page; /* the kernel writes a page */
 };
 
 struct fs_req_setattr {
@@ -236,9 +239,14 @@ void fs_finish(struct fs_req *r, int error);
  * unless fs_inval_detach() gives the wait up. -ENOMEM: there is none. */
 int fs_inval_wait(struct fs_req *r, void (*then)(struct fs_req *r));
 void fs_inval_detach(struct fs_req *r);
+/* The same of the pages of a range that has been written past them. */
+int fs_inval_range(struct fs_req *r, uint64_t offset, uint64_t len,
+		   void (*then)(struct fs_req *r));
 /* The same without anybody waiting. */
 void fs_inval_start(struct fs_inode *inode);
 unsigned fs_inval_running(const struct fs *fs);
+/* True if pages are being written because all are to be seen. */
+bool fs_inval_sweeps(const struct fs *fs);
 /* A truncation to `from` begins: from now on what the kernel writes from its
  * pages beyond `from` is older than it. -ENOMEM. */
 int fs_drop_begin(struct fs_inode *inode, uint64_t from);
@@ -302,7 +310,8 @@ struct fs {
 	struct fs_inodes inodes;
 	struct fs_reqs reqs;
 	struct fs_refresh refresh;
-	unsigned invals; /* running, see inval.c */
+	unsigned invals; /* running, see inval.c; */
+	unsigned ranges; /* of them, those of a range */
 	unsigned copies; /* not freed yet, see copyrange.c */
 
 	/* end.c */

@@ -27,8 +27,8 @@ struct fs_inval {
 	/* Constant while a helper has it. */
 	struct fuse_session *se;
 	fuse_ino_t ino;
-	off_t from; /* pages from here on, */
-	off_t size; /* or see grow() */
+	off_t from, len; /* pages from here on; 0: all, */
+	off_t size;	 /* or see grow() */
 	/* The loop's. */
 	struct fs_inode *inode;
 	struct fs_req *r; /* waits; or NULL */
@@ -56,7 +56,7 @@ static void drop_pages(struct work *w)
 
 	atomic_store(&v->begun, true);
 	/* ENOENT: the kernel has forgotten the inode, and so its pages. */
-	fuse_lowlevel_notify_inval_inode(v->se, v->ino, v->from, 0);
+	fuse_lowlevel_notify_inval_inode(v->se, v->ino, v->from, v->len);
 }
 
 /*
@@ -86,6 +86,7 @@ static void helper_done(struct work *w)
 	struct fs_req *r = v->r;
 
 	fs->invals--;
+	fs->ranges -= v->len > 0;
 	if (v->truncation)
 		drop_end(inode);
 	free(v);
@@ -119,6 +120,7 @@ static struct fs_inval *inval_new(struct fs_inode *inode, struct fs_req *r)
 static void inval_run(struct fs_inval *v, struct workers *pool)
 {
 	v->inode->fs->invals++;
+	v->inode->fs->ranges += v->len > 0;
 	workers_run(pool, &v->work);
 }
 
@@ -141,6 +143,25 @@ int fs_inval_wait(struct fs_req *r, void (*then)(struct fs_req *r))
 	return 0;
 }
 
+/*
+ * The kernel drops pages before it writes past them, and afterwards only where
+ * somebody waits for the write. After one of asynchronous I/O a page that was
+ * read meanwhile would stay as it was before.
+ */
+int fs_inval_range(struct fs_req *r, uint64_t offset, uint64_t len,
+		   void (*then)(struct fs_req *r))
+{
+	struct fs_inval *v = inval_new(r->inode, r);
+
+	if (!v)
+		return -ENOMEM;
+	v->from = (off_t)offset;
+	v->len = (off_t)len;
+	r->then = then;
+	inval_run(v, v->inode->fs->helpers);
+	return 0;
+}
+
 void fs_inval_detach(struct fs_req *r)
 {
 	r->inval->r = NULL;
@@ -150,6 +171,11 @@ void fs_inval_detach(struct fs_req *r)
 unsigned fs_inval_running(const struct fs *fs)
 {
 	return fs->invals;
+}
+
+bool fs_inval_sweeps(const struct fs *fs)
+{
+	return fs->invals > fs->ranges;
 }
 
 /* ----------------------------------------------------------- truncation */

@@ -45,6 +45,9 @@ void fs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	size = (size_t)min_u64(min_u64(size, end - offset), INT32_MAX);
 	if (file->inode->drop)
 		fs_drop_touch(file->inode, offset, size);
+	/* The kernel names no program when it reads pages. */
+	if (!file->direct || !fi->lock_owner)
+		file->inode->paged = true;
 	r = fs_req_new(fs_of(req), req, file->inode, file);
 	if (!r)
 		return;
@@ -60,6 +63,24 @@ void fs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 
 static void write_next(struct fs_req *r);
 
+static void write_over(struct fs_req *r)
+{
+	fs_answer_count(r, r->u.write.count);
+	fs_req_free(r);
+}
+
+/* True if the answer waits until the kernel has dropped pages that it read
+ * while this was being written. */
+static bool drops_pages(struct fs_req *r)
+{
+	struct fs_req_write *w = &r->u.write;
+
+	if (!r->inode->paged || !r->file->direct || w->page || !r->req)
+		return false;
+	r->give_up = write_over;
+	return fs_inval_range(r, w->start, w->count, write_over) == 0;
+}
+
 static void write_done(struct image_op *op, int error)
 {
 	struct fs_req *r = container_of(op, struct fs_req, u.op);
@@ -70,12 +91,13 @@ static void write_done(struct image_op *op, int error)
 		write_next(r);
 		return;
 	}
-	if (error)
-		fs_answer(r, error);
-	else
-		fs_answer_count(r, w->count);
 	buf_put(w->buf);
-	fs_req_free(r);
+	if (!error && drops_pages(r))
+		return;
+	if (error)
+		fs_finish(r, error);
+	else
+		write_over(r);
 }
 
 /* The next piece: there is just one, unless pages of a truncated range are in
@@ -129,7 +151,7 @@ static unsigned write_flags(const struct fs_inode *inode,
 	 * error itself, to tell the right one. But when it writes one page
 	 * after the other because we want to have them all, it must not wait
 	 * for a distant server each time. */
-	if (fi->writepage && !fs_inval_running(inode->fs))
+	if (fi->writepage && !fs_inval_sweeps(inode->fs))
 		flags |= WRITE_DIRECT;
 	/* And it forgets a page that could not be written. */
 	if (fi->writepage)
@@ -212,10 +234,13 @@ void fs_op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size,
 	if (!r)
 		return;
 	note_written(file, fi->writepage);
+	if (!file->direct || fi->writepage)
+		inode->paged = true;
 	r->u.write.start = r->u.write.pos = (uint64_t)off;
 	r->u.write.end = (uint64_t)off + size;
 	r->u.write.count = (uint32_t)size;
 	r->u.write.flags = write_flags(inode, fi);
+	r->u.write.page = fi->writepage;
 	set_data(r, data, size);
 	fs_req_start(r, fi->writepage ? write_next : write_all,
 		     fs_req_cancel_op);

@@ -687,6 +687,21 @@ _why_stuck()
 	_show_file "$MNT_LOG"
 }
 
+# _copied MOUNTPOINT: another mount namespace, made meanwhile by somebody else on
+# this machine, has a copy of the mount, and nbdfs has to serve on.
+_copied()
+{
+	local info
+	for info in /proc/[0-9]*/mountinfo; do
+		if awk -v mp="$1" '$5 == mp { found = 1 } END { exit !found }' \
+			"$info" 2>/dev/null; then
+			diag "a copy of the mount is in ${info%/*}"
+			return 0
+		fi
+	done
+	return 1
+}
+
 # umnt [MOUNTPOINT]: unmounts and waits for the end of nbdfs; its exit status.
 umnt()
 {
@@ -699,7 +714,9 @@ umnt()
 	fi
 	_bounded 20 fusermount3 -u "$mp" || return
 	[ -n "$pid" ] || return 0
-	if ! wait_until "${MNT_TIMEOUT:-30}" _gone "$pid"; then
+	if ! wait_until "${MNT_TIMEOUT:-30}" _gone "$pid" &&
+		! { _copied "$mp" && kill "$pid" &&
+			wait_until "${MNT_TIMEOUT:-30}" _gone "$pid"; }; then
 		diag "nbdfs did not end after the unmount"
 		_why_stuck "$pid"
 		return 124

@@ -7,7 +7,8 @@
 
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-requires fuse helper:fileops helper:seekmap helper:truncmany nbdkit fallocate
+requires fuse helper:fileops helper:seekmap helper:aiopages helper:truncmany nbdkit \
+	nbdkit-filter:blocksize-policy nbdkit-filter:delay fallocate
 
 ops=$NBDFS_HELPERS/fileops
 D=$T/disk
@@ -271,4 +272,16 @@ run_ok -n "many files are mapped and truncated at once" \
 	timeout 20 "$NBDFS_HELPERS/truncmany" 12 "$MNT"/*
 is "$OUT" "done" "and none has old bytes"
 ok "umnt '$MNT'" "unmounted"
+stop_server
+
+# Writes that take their time, since a block has to be read for each.
+start_nbdkit --filter=blocksize-policy --filter=delay memory 1M wdelay=1ms \
+	blocksize-minimum=4K blocksize-preferred=4K blocksize-maximum=1M ||
+	bail "nbdkit"
+for options in --cache=direct --cache=kernel; do
+	mnt $options disk="$URI" || bail "mount"
+	run timeout 20 "$NBDFS_HELPERS/aiopages" "$MNT/disk" 2
+	is "$OUT" "stale 0" "$options: asynchronous writes, $ERR"
+	ok "umnt '$MNT'" "$options: unmounted"
+done
 done_testing
