@@ -194,19 +194,29 @@ perform()
 	esac >"$T/.out" 2>"$T/.err" </dev/null
 }
 
+# missing_for COMMAND: a program of it that is not installed.
+missing_for()
+{
+	local program
+	for program in $(grep -oE '(^|\| )[a-z][a-z0-9.-]*' <<<"$1" |
+		tr -d '| '); do
+		command -v "$program" >/dev/null || echo "$program"
+	done
+}
+
 # play SECTION [N...]: the examples there, or the Nth of them.
 play()
 {
-	local section=$1 i n=0 first
+	local section=$1 i n=0 missing
 	shift
 	for i in "${!commands[@]}"; do
 		[ "${sections[i]}" = "$section" ] || continue
 		n=$((n + 1))
 		[ $# = 0 ] || [[ " $* " = *" $n "* ]] || continue
 		played[i]=1
-		first=${commands[i]%% *}
-		if ! command -v "$first" >/dev/null; then
-			diag "not run, no $first: ${commands[i]}"
+		missing=$(missing_for "${commands[i]}")
+		if [ -n "$missing" ]; then
+			diag "not run, no $missing: ${commands[i]}"
 			continue
 		fi
 		perform "$(placed "${commands[i]}")"
