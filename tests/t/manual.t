@@ -92,6 +92,19 @@ zsh_specs()
 	' zsh "$ROOT/contrib/completion/_nbdfs" "$1"
 }
 
+# plain: without the backspaces of bold letters.
+plain()
+{
+	sed 's/.\x08//g'
+}
+
+# words: one a line, without the head, the foot, and what is only typography.
+words()
+{
+	plain | sed -e '1,/^NAME/d' -e '$d' -e "s/\`/'/g" |
+		tr -s '[:space:]' '\n' | sed -e 's/^--$/-/' -e '/^$/d'
+}
+
 check_program()
 {
 	local program=$1 name=${1##*/} page list name deflt
@@ -130,9 +143,14 @@ check_program()
 		"$name: and their letters"
 	is "$(mandoc -T lint -W warning "$page" 2>&1)" "" \
 		"$name: mandoc has nothing to say against the manual"
+	is "$(mandoc -T ascii -O width=80 "$page" | plain |
+		awk 'length > 80')" "" "$name: no line of it is too long"
 	if command -v groff >/dev/null; then
 		is "$(groff -ww -mdoc -Tutf8 "$page" 2>&1 >/dev/null)" "" \
 			"$name: nor has groff"
+		is "$(diff <(mandoc -T ascii -O width=500 "$page" | words) \
+			<(groff -mdoc -Tascii -P-c -rLL=500n "$page" |
+				words))" "" "$name: which prints the same"
 	fi
 }
 
