@@ -72,7 +72,12 @@ endif
 # Fortified functions need optimisation, and hide bugs from the sanitizers.
 optimised := $(filter-out -O0,$(filter -O%,$(CFLAGS)))
 hardening := -fPIE -fstack-protector-strong
-link_hardening := -pie -Wl,-z,relro -Wl,-z,now
+# What not every compiler has, nor for every machine.
+takes = $(shell echo 'int x;' | $(CC) -Werror $(1) -c -x c -o /dev/null - \
+	2>/dev/null && echo $(1))
+hardening += $(call takes,-fstack-clash-protection) \
+	$(call takes,-fcf-protection) $(call takes,-mbranch-protection=standard)
+link_hardening := -pie -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
 ifeq ($(SANITIZE),)
 hardening += $(if $(optimised),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
 endif

@@ -44,6 +44,24 @@ static const struct {
 	{ "server policy", "the server's policy forbids it" },
 };
 
+/* "gnutls_handshake: What GnuTLS says. (1/2)": a server that took TLS and then
+ * said something else. */
+static bool tls_words(const char *why, char *out, size_t size)
+{
+	static const char from[] = "gnutls_handshake: ";
+	const char *what = strstr(why, from), *end;
+
+	if (!what)
+		return false;
+	what += strlen(from);
+	end = strstr(what, ". (");
+	if (!end)
+		end = what + strlen(what);
+	snprintf(out, size, "the TLS handshake failed: %.*s", (int)(end - what),
+		 what);
+	return true;
+}
+
 /* "nbd_function: where: what: strerror": without the function, and without
  * what libnbd puts before and after each text. */
 static void plain_words(const char *why, char *out, size_t size)
@@ -59,6 +77,8 @@ static void plain_words(const char *why, char *out, size_t size)
 	for (size_t i = 0; i < ARRAY_SIZE(words); i++)
 		if (strstr(why, words[i].says))
 			why = words[i].means;
+	if (tls_words(why, out, size))
+		return;
 	for (size_t i = 0; i < ARRAY_SIZE(before); i++)
 		if (strncmp(why, before[i], strlen(before[i])) == 0)
 			why += strlen(before[i]);

@@ -30,6 +30,7 @@ enum {
 	OPT_EXPORT_NAME = 1,
 	OPT_ABORT = 2,
 	OPT_LIST = 3,
+	OPT_STARTTLS = 5,
 	OPT_INFO = 6,
 	OPT_GO = 7,
 	OPT_SR = 8,
@@ -117,6 +118,8 @@ bool be_evil(struct conn *c);
 
 /* handshake.c: until transmission begins */
 extern const struct evil evil_handshake[];
+/* tls.c: servers for nbds+unix URIs, whose names begin with "tls-" */
+extern const struct evil evil_tls[];
 void negotiate(struct conn *c);
 
 /* answers.c: what a good server says, and pieces of it */

@@ -127,7 +127,7 @@ static const struct evil *scenario(size_t i)
 {
 	static const struct evil *const tables[] = { evil_handshake,
 						     evil_commands, evil_reads,
-						     evil_status };
+						     evil_status, evil_tls };
 
 	for (size_t t = 0; t < ARRAY_SIZE(tables); t++)
 		for (const struct evil *e = tables[t]; e->name; e++)

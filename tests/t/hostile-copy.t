@@ -54,7 +54,10 @@ SANITIZED=
 
 address()
 {
-	echo "nbd+unix:///?socket=$E/$1"
+	case $1 in
+	tls-*) echo "nbds+unix:///?socket=$E/$1&tls-verify-peer=no" ;;
+	*) echo "nbd+unix:///?socket=$E/$1" ;;
+	esac
 }
 
 run_ok -n "a good server" "$NBDFS_COPY" "$(address good)" "$T/ref"

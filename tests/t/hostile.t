@@ -19,7 +19,10 @@ wait_until 10 grep -q ready "$T/evil.log" || bail "evilnbd"
 # address SCENARIO
 address()
 {
-	echo "nbd+unix:///?socket=$E/$1"
+	case $1 in
+	tls-*) echo "nbds+unix:///?socket=$E/$1&tls-verify-peer=no" ;;
+	*) echo "nbd+unix:///?socket=$E/$1" ;;
+	esac
 }
 
 wanted()
@@ -67,7 +70,7 @@ refused()
 		echo "$name" >>"$T/seen"
 		read -r status ms lines text <"$T/$name.try"
 		like "$status $lines $text" \
-			"^1 1 nbdfs: nbd\+unix:[^ ]*/${name//^/\\^}: ${regexes[i]}\$" \
+			"^1 1 nbdfs: nbds?\+unix:[^ ]*/${name//^/\\^}: ${regexes[i]}\$" \
 			"$name: one clear line ($ms ms)"
 		[ "$ms" -lt 8000 ] || fail "$name: took $ms ms"
 	done
@@ -106,6 +109,17 @@ list-names which export is 'x' to be\? The server offers: [[:print:]]*
 list-nul which export is 'x' to be\? The server offers: 'one', 'other'
 size-2^63 export '': its size is above 2\^63 - 1 bytes
 size-2^64-1 export '': its size is above 2\^63 - 1 bytes
+tls-refused the server does not offer TLS
+tls-close the server ended the TLS handshake: .*
+tls-half the server ended the TLS handshake: .*
+tls-alert the server ended the TLS handshake: .*
+tls-garbage the TLS handshake failed: .*
+tls-empty the TLS handshake failed: .*
+tls-long the TLS handshake failed: .*
+tls-flood the TLS handshake failed: .*
+tls-alerts the TLS handshake failed: .*
+tls-data the TLS handshake failed: .*
+tls-plain the TLS handshake failed: .*
 END
 
 PATIENCE=1
@@ -117,6 +131,8 @@ context-silent no answer within 1 s
 go-silent no answer within 1 s
 go-drip no answer within 1 s
 list-silent no answer within 1 s
+tls-silent no answer within 1 s
+tls-drip no answer within 1 s
 END
 
 # ------------------------------------------------------------- many exports

@@ -19,6 +19,13 @@ for program in "$NBDFS" "$NBDFS_COPY"; do
 	ok "grep -q 'GNU_STACK.* RW ' '$T/elf'" "$name: no code on the stack"
 	readelf -sW "$program" >"$T/symbols"
 	ok "grep -q __stack_chk_fail '$T/symbols'" "$name: guarded stacks"
+	# Sanitizers look for themselves, without it.
+	grep -qE '__(asan|tsan)_init' "$T/symbols" ||
+		ok "grep -qE ' __[a-z]+_chk(@|$)' '$T/symbols'" \
+			"$name: copies that are checked"
+	ok "! grep -qE ' (sprintf|strcpy|strcat|strtok|gets|atoi|atol)(@|$)' \
+		'$T/symbols'" "$name: none of the functions that never are"
+	ok "! grep -qE 'R(UN)?PATH' '$T/elf'" "$name: libraries of the system"
 done
 
 # ----------------------------------------------------------------- inherited

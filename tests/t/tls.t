@@ -6,7 +6,7 @@
 
 # shellcheck disable=SC2119 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-requires fuse copy nbdkit certtool helper:nbdlist
+requires fuse copy nbdkit certtool python3 helper:nbdlist
 
 nbdlist=$NBDFS_HELPERS/nbdlist
 # Where libnbd looks by itself: nothing that is ours.
@@ -150,6 +150,66 @@ start_nbdkit --tls=require --tls-psk="$T/psk" memory 1M || bail "nbdkit"
 refused "a key is wanted" \
 	"the server ended the TLS handshake: it may want a key .*" \
 	"nbds+unix:///?socket=$SOCK&tls-verify-peer=no"
+stop_server
+
+# ------------------------------------- a connection that is good, and then not
+
+# proxy.py LISTEN SERVER HOW: the first connection goes wrong after a while, in
+# the middle of a record; all others are left alone.
+cat >"$T/proxy.py" <<'END'
+import os, socket, sys, threading, time
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen(64)
+def pass_on(src, dst, limit):
+    sent = 0
+    while data := src.recv(10000):
+        sent += len(data)
+        if limit and sent > limit:
+            if sys.argv[3] == "garbage":
+                dst.sendall(os.urandom(100000))
+            elif sys.argv[3] == "bit":
+                dst.sendall(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+                continue
+            elif sys.argv[3] == "stall":
+                time.sleep(30)
+            break
+        dst.sendall(data)
+    for s in src, dst:
+        try: s.shutdown(socket.SHUT_RDWR)
+        except OSError: pass
+limit = 300000
+while True:
+    client, _ = listener.accept()
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(sys.argv[2])
+    threading.Thread(target=pass_on, args=(client, server, 0), daemon=True).start()
+    threading.Thread(target=pass_on, args=(server, client, limit), daemon=True).start()
+    limit = 0
+END
+
+head -c 1M /dev/urandom >"$T/disk"
+start_nbdkit --tls=require --tls-psk="$T/psk" file "$T/disk" || bail "nbdkit"
+for how in garbage bit stall close; do
+	proxy=$T/$how.sock
+	spawn "$T/$how.log" python3 "$T/proxy.py" "$proxy" "$SOCK" "$how"
+	wait_until 10 test -S "$proxy"
+	uri="nbds+unix://alice@/?socket=$proxy&tls-psk-file=$T/psk"
+	mnt -v -C 1 --timeout=1 --reconnect=10 disk="$uri" || bail "mount"
+	run_ok -n "$how in the middle of reading" cmp "$MNT/disk" "$T/disk"
+	umnt "$MNT"
+	like "$(<"$MNT_LOG")" ": connected" "by another connection"
+	kill "$SPAWNED"
+	wait_until 5 _gone "$SPAWNED"
+	rm -f "$proxy"
+	spawn "$T/$how.log" python3 "$T/proxy.py" "$proxy" "$SOCK" "$how"
+	wait_until 10 test -S "$proxy"
+	run_ok -n "$how: nbdfs-copy" "$NBDFS_COPY" -C 1 --timeout=1 \
+		--retries=2 "$uri" "$T/copy"
+	run_ok -n "$how: the bytes are right" cmp "$T/copy" "$T/disk"
+	kill "$SPAWNED"
+	wait_until 5 _gone "$SPAWNED"
+done
 stop_server
 
 done_testing
