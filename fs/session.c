@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "capture.h"
@@ -302,6 +303,24 @@ static int session_create(struct fs *fs)
 	return r;
 }
 
+/* An absolute path on which something is mounted: users may not mount there
+ * again, and are told something else. */
+static bool is_mount(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	struct stat here, above;
+	char *parent;
+	bool is;
+
+	if (!slash || slash == path)
+		return false;
+	parent = strndup(path, (size_t)(slash - path));
+	is = parent && stat(path, &here) == 0 && stat(parent, &above) == 0 &&
+	     here.st_dev != above.st_dev;
+	free(parent);
+	return is;
+}
+
 /* libfuse and fusermount3 say on stderr what is wrong. */
 static int session_mount(struct fs *fs, struct error *err)
 {
@@ -315,8 +334,11 @@ static int session_mount(struct fs *fs, struct error *err)
 		r = -EIO;
 	capture_end(&cap, text, sizeof(text));
 	if (r < 0)
-		error_set(err, "cannot mount on %s: %s", fs->mountpoint,
-			  *text ? text : strerror(-r));
+		error_set(err, "cannot mount on %s: %s%s", fs->mountpoint,
+			  *text ? text : strerror(-r),
+			  is_mount(fs->mountpoint) ?
+				  " (something is mounted there already)" :
+				  "");
 	return r;
 }
 

@@ -94,6 +94,7 @@ done
 echo unmounted
 "$3" -P pid -o allow_other "$2" m || echo refused
 "$3" -P pid "$2" m
+"$3" "$2" m || echo twice
 kill "$(cat pid)"
 for i in $(seq 100); do
 	[ -e pid ] || break
@@ -114,6 +115,9 @@ if unshare -m true 2>/dev/null && [ -c "$T/dev/fuse" ]; then
 		"$ALICE" "$NBDFS"
 	like "$OUT" "^$ALICE $ALICE 600" "a user mounts, and owns the files"
 	like "$OUT" "unmounted" "reads, writes, and unmounts"
+	like "$OUT" "twice" "does not mount there twice"
+	like "$ERR" "cannot mount on .* .something is mounted there already" \
+		"and is told so"
 	like "$OUT" "ended" "ends it by a signal, which unmounts"
 	if grep -q '^user_allow_other' /etc/fuse.conf 2>/dev/null; then
 		pass "this system lets users allow others"
