@@ -9,9 +9,9 @@ struct image_dev {
 	struct blockdev dev;
 	struct handle *h;
 	char *name;
-	bool owns;	 /* nobody else uses the handle */
-	unsigned losses; /* of the image, as last seen */
-	TAILQ_HEAD(, dev_io) writes;
+	bool owns;		      /* nobody else uses the handle */
+	unsigned losses;	      /* of the image, as last seen */
+	TAILQ_HEAD(, dev_io) changes; /* writes and zeroes under way */
 };
 
 static struct image_dev *to_image(struct blockdev *dev)
@@ -32,11 +32,11 @@ static void op_done(struct image_op *op, int error)
 	io->done(io, error);
 }
 
-static void write_done(struct image_op *op, int error)
+static void change_done(struct image_op *op, int error)
 {
 	struct dev_io *io = to_io(op);
 
-	TAILQ_REMOVE(&to_image(io->dev)->writes, io, link);
+	TAILQ_REMOVE(&to_image(io->dev)->changes, io, link);
 	io->done(io, error);
 }
 
@@ -70,14 +70,14 @@ static void image_dev_write(struct blockdev *dev, struct dev_io *io)
 	struct image_write *w = &io->u.write;
 
 	*w = (struct image_write){
-		.op = { .done = write_done, .h = d->h },
+		.op = { .done = change_done, .h = d->h },
 		.offset = io->offset,
 		.len = (uint32_t)io->len,
 		.flags = WRITE_DIRECT | (d->owns ? WRITE_ANYWAY : 0),
 		.data = io->data,
 		.buf = io->buf,
 	};
-	TAILQ_INSERT_TAIL(&d->writes, io, link);
+	TAILQ_INSERT_TAIL(&d->changes, io, link);
 	image_write(w);
 }
 
@@ -88,12 +88,13 @@ static void image_dev_zero(struct blockdev *dev, struct dev_io *io)
 	bool allocate = io->flags & DEV_ALLOCATE;
 
 	*z = (struct image_zero){
-		.op = { .done = op_done, .h = d->h },
+		.op = { .done = change_done, .h = d->h },
 		.offset = io->offset,
 		.len = io->len,
 		.flags = ZERO_WAIT | (d->owns ? ZERO_ANYWAY : 0) |
 			 (allocate ? ZERO_NO_HOLE : ZERO_HOLE_HINT),
 	};
+	TAILQ_INSERT_TAIL(&d->changes, io, link);
 	image_zero(z);
 }
 
@@ -126,8 +127,8 @@ static void image_dev_stop(struct blockdev *dev)
 {
 	struct dev_io *io;
 
-	TAILQ_FOREACH(io, &to_image(dev)->writes, link)
-		image_write_withdraw(&io->u.write);
+	TAILQ_FOREACH(io, &to_image(dev)->changes, link)
+		image_withdraw(&io->u.op);
 }
 
 static void image_dev_close(struct blockdev *dev)
@@ -164,7 +165,7 @@ struct blockdev *dev_image_new(struct handle *h, struct error *err)
 	image_get_info(img, &info);
 	d->h = h;
 	d->losses = image_losses(img);
-	TAILQ_INIT(&d->writes);
+	TAILQ_INIT(&d->changes);
 	d->dev.ops = &image_ops;
 	d->dev.name = d->name;
 	d->dev.size = image_size(img);

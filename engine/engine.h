@@ -375,6 +375,9 @@ TAILQ_HEAD(op_list, image_op);
  * or is being called with another result. Work that was sent goes on without
  * its caller. Only requests without `dst` (see below) can be cancelled. */
 void image_cancel(struct image_op *op);
+/* The same for a write or zero of which nothing has been sent or marked yet;
+ * any other goes on to its end. */
+void image_withdraw(struct image_op *op);
 
 #define READ_MAX_IOV 24
 
@@ -458,8 +461,6 @@ struct image_write {
 	struct image_sync sync;
 };
 void image_write(struct image_write *w);
-/* Ends a write with -EINTR, soon, unless something of it has been sent. */
-void image_write_withdraw(struct image_write *w);
 
 enum {
 	ZERO_NO_HOLE = 1,   /* keep the space (WRITE_ZEROES with NO_HOLE) */

@@ -117,6 +117,12 @@ void image_cancel(struct image_op *op)
 	loop_defer(engine_loop(op->img->e), &op->task);
 }
 
+void image_withdraw(struct image_op *op)
+{
+	if (op->on && op->on != &op->img->zero_ops)
+		image_cancel(op);
+}
+
 uint64_t image_now(const struct image *img)
 {
 	return loop_now(engine_loop(img->e));

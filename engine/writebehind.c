@@ -258,12 +258,6 @@ void write_cancel(struct image_write *w)
 	w->own = false;
 }
 
-void image_write_withdraw(struct image_write *w)
-{
-	if (w->op.on)
-		image_cancel(&w->op);
-}
-
 /* Bytes that are not in a buffer of the pool are copied. */
 static int take_data(struct image_write *w)
 {
