@@ -50,6 +50,7 @@ struct fs_inode {
 	LIST_HEAD(, fs_file) files;
 	struct fs_drop *drop; /* see inval.c; NULL mostly */
 	bool paged;	      /* the kernel may have pages of it */
+	unsigned page_writes; /* of them, on their way */
 	LIST_ENTRY(fs_inode) by_ino, by_image;
 };
 
@@ -123,8 +124,10 @@ struct fs_req_write {
 	uint64_t start;
 	const uint8_t *data; /* of the byte at start */
 	struct buf *buf;     /* holds data, or NULL */
-	uint32_t count;	     /* for the answer */
+	uint32_t count;	     /* for the answer, */
+	uint32_t asked;	     /* and what was asked for */
 	unsigned flags;
+	int error;
 	bool page; /* the kernel writes a page */
 };
 
@@ -241,6 +244,10 @@ int fs_inval_wait(struct fs_req *r, void (*then)(struct fs_req *r));
 void fs_inval_detach(struct fs_req *r);
 /* The same of the pages of a range that has been written past them. */
 int fs_inval_range(struct fs_req *r, uint64_t offset, uint64_t len,
+		   void (*then)(struct fs_req *r));
+/* The same of pages that the kernel is writing through, which it may hold on to
+ * until the answer: does not wait for those. */
+int fs_inval_spare(struct fs_req *r, uint64_t offset, uint64_t len,
 		   void (*then)(struct fs_req *r));
 /* The same without anybody waiting. */
 void fs_inval_start(struct fs_inode *inode);

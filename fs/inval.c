@@ -34,6 +34,7 @@ struct fs_inval {
 	struct fs_req *r; /* waits; or NULL */
 	bool truncation;  /* ends with this */
 	atomic_bool begun;
+	unsigned idle; /* see spared_long_enough() */
 };
 
 /* Between truncate(2) and the end of the invalidation that it causes. */
@@ -159,6 +160,42 @@ int fs_inval_range(struct fs_req *r, uint64_t offset, uint64_t len,
 	v->len = (off_t)len;
 	r->then = then;
 	inval_run(v, v->inode->fs->helpers);
+	return 0;
+}
+
+/* While pages are being written it is not the page of this request that is
+ * waited for. */
+static void spared_long_enough(struct loop_timer *t)
+{
+	struct fs_req *r = container_of(t, struct fs_req, timer);
+	struct fs_inval *v = r->inval;
+
+	if (!atomic_load(&v->begun) || r->inode->page_writes)
+		v->idle = 0;
+	else
+		v->idle++;
+	if (v->idle < 3) {
+		loop_timer_set(r->fs->loop, t, HELD_NS);
+		return;
+	}
+	fs_inval_detach(r);
+	r->then(r);
+}
+
+/*
+ * After a buffered write that failed, or was cut short, the kernel believes
+ * none of the pages that it was for, also where they hold what was written by
+ * a mapping and is nowhere else yet: so that is written before.
+ */
+int fs_inval_spare(struct fs_req *r, uint64_t offset, uint64_t len,
+		   void (*then)(struct fs_req *r))
+{
+	int error = fs_inval_range(r, offset, len, then);
+
+	if (error)
+		return error;
+	r->timer.fire = spared_long_enough;
+	loop_timer_set(r->fs->loop, &r->timer, HELD_NS);
 	return 0;
 }
 

@@ -65,20 +65,41 @@ static void write_next(struct fs_req *r);
 
 static void write_over(struct fs_req *r)
 {
-	fs_answer_count(r, r->u.write.count);
+	struct fs_req_write *w = &r->u.write;
+
+	r->inode->page_writes -= w->page;
+	if (w->error)
+		fs_answer(r, w->error);
+	else
+		fs_answer_count(r, w->count);
 	fs_req_free(r);
 }
 
-/* True if the answer waits until the kernel has dropped pages that it read
- * while this was being written. */
+/* True if the answer waits until the kernel has dropped pages: those that it
+ * read while they were written past it, or those that it will not believe. */
 static bool drops_pages(struct fs_req *r)
 {
 	struct fs_req_write *w = &r->u.write;
+	bool all = !w->error && w->count == w->asked;
 
-	if (!r->inode->paged || !r->file->direct || w->page || !r->req)
+	if (!r->inode->paged || w->page || !r->req || w->asked == 0)
 		return false;
-	r->give_up = write_over;
-	return fs_inval_range(r, w->start, w->count, write_over) == 0;
+	if (r->file->direct) {
+		if (w->error)
+			return false;
+		r->give_up = write_over;
+		return fs_inval_range(r, w->start, w->asked, write_over) == 0;
+	}
+	if (all)
+		return false;
+	r->give_up = NULL;
+	return fs_inval_spare(r, w->start, w->asked, write_over) == 0;
+}
+
+static void write_end(struct fs_req *r)
+{
+	if (!drops_pages(r))
+		write_over(r);
 }
 
 static void write_done(struct image_op *op, int error)
@@ -92,12 +113,8 @@ static void write_done(struct image_op *op, int error)
 		return;
 	}
 	buf_put(w->buf);
-	if (!error && drops_pages(r))
-		return;
-	if (error)
-		fs_finish(r, error);
-	else
-		write_over(r);
+	w->error = error;
+	write_end(r);
 }
 
 /* The next piece: there is just one, unless pages of a truncated range are in
@@ -211,37 +228,49 @@ static int check_write(const struct fs_file *file, bool writepage, off_t off,
 	return writepage ? 0 : handle_error_peek(file->handle);
 }
 
+static void start_write(struct fs_req *r)
+{
+	struct fs_req_write *w = &r->u.write;
+
+	if (w->error || w->count == 0)
+		write_end(r);
+	else if (w->page)
+		write_next(r);
+	else
+		write_all(r);
+}
+
 void fs_op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size,
 		 off_t off, struct fuse_file_info *fi)
 {
 	struct fs_file *file = fs_file_of(fi);
 	struct fs_inode *inode = file->inode;
+	size_t asked = size;
 	int error = check_write(file, fi->writepage, off, &size);
 	struct fs_req *r;
 
 	(void)ino;
-	if (error) {
-		fuse_reply_err(req, fs_errno(error));
-		return;
-	}
-	if (size == 0) {
-		fuse_reply_write(req, 0);
-		return;
-	}
-	if (inode->drop && !fi->writepage)
+	if (inode->drop && !fi->writepage && !error && size)
 		fs_drop_touch(inode, (uint64_t)off, size);
 	r = fs_req_new(fs_of(req), req, inode, file);
 	if (!r)
 		return;
-	note_written(file, fi->writepage);
+	r->u.write = (struct fs_req_write){
+		.start = (uint64_t)off,
+		.pos = (uint64_t)off,
+		.end = (uint64_t)off + size,
+		.count = (uint32_t)size,
+		.asked = (uint32_t)asked,
+		.error = error,
+		.page = fi->writepage,
+		.flags = write_flags(inode, fi),
+	};
+	inode->page_writes += fi->writepage;
 	if (!file->direct || fi->writepage)
 		inode->paged = true;
-	r->u.write.start = r->u.write.pos = (uint64_t)off;
-	r->u.write.end = (uint64_t)off + size;
-	r->u.write.count = (uint32_t)size;
-	r->u.write.flags = write_flags(inode, fi);
-	r->u.write.page = fi->writepage;
-	set_data(r, data, size);
-	fs_req_start(r, fi->writepage ? write_next : write_all,
-		     fs_req_cancel_op);
+	if (!error && size) {
+		note_written(file, fi->writepage);
+		set_data(r, data, size);
+	}
+	fs_req_start(r, start_write, fs_req_cancel_op);
 }

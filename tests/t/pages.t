@@ -284,4 +284,19 @@ for options in --cache=direct --cache=kernel; do
 	is "$OUT" "stale 0" "$options: asynchronous writes, $ERR"
 	ok "umnt '$MNT'" "$options: unmounted"
 done
+stop_server
+
+# A size of no round number: writes end in a page that is mapped and dirty.
+start_nbdkit memory 1049353 || bail "nbdkit"
+for options in --cache=direct --cache=kernel; do
+	mnt $options disk="$URI" || bail "mount"
+	F=$MNT/disk
+	run "$ops" "open:rw:$F" map:1048576:777 mapwrite:1 write:1049353:8K:7 \
+		mapread read:1048576:777 mapwrite:2 write:1049343:8K:2 \
+		mapread read:1048576:777 msync read:1048576:777
+	is "$(tr '\n' ';' <<<"$OUT")" "open 0;map 0;mapwrite 777;write ENOSPC;\
+mapread 777 01;read 777 01;mapwrite 777;write 10;mapread 777 02;\
+read 777 02;msync 0;read 777 02;" "$options: a write over the end"
+	ok "umnt '$MNT'" "$options: unmounted"
+done
 done_testing
