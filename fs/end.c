@@ -94,7 +94,7 @@ static void shut_down(void *arg, int error)
 			strerror(-error));
 	}
 	fs->shut_down = true;
-	if (fs->state != FS_ENDING)
+	if (fs->state != FS_ENDING || fs->forced)
 		return;
 	fs->grace.fire = pages_took_too_long;
 	loop_timer_set(fs->loop, &fs->grace, PAGES_NS);
@@ -103,7 +103,7 @@ static void shut_down(void *arg, int error)
 
 static void start_shutdown(struct fs *fs)
 {
-	if (fs->shutting_down)
+	if (fs->shutting_down || fs->forced)
 		return;
 	fs->shutting_down = true;
 	loop_timer_cancel(fs->loop, &fs->grace);
@@ -119,6 +119,11 @@ void fs_end_check(struct fs *fs)
 {
 	if (fs->state != FS_ENDING)
 		return;
+	if (fs->forced) {
+		if (!fs_inval_running(fs))
+			stop(fs);
+		return;
+	}
 	if (fs->shut_down && !fs_inval_running(fs) && !fs->unmounting)
 		stop(fs);
 	else if (TAILQ_EMPTY(&fs->reqs.active) && !fs->copies)
@@ -183,6 +188,21 @@ static void leave(struct fs *fs)
 	loop_timer_set(fs->loop, &fs->grace, LEAVE_STEP_NS);
 }
 
+/* A helper that waits for pages would keep the process, and the device open, so
+ * that nobody could ever end either. The pages are given up and refused; that
+ * takes a moment. */
+static void end_by_force(struct fs *fs)
+{
+	fs->error = -EINTR;
+	if (fs->forced || !fs_inval_running(fs)) {
+		stop(fs);
+		return;
+	}
+	fs->forced = true;
+	fs->grace.fire = pages_took_too_long;
+	loop_timer_set(fs->loop, &fs->grace, GIVE_UP_NS);
+}
+
 void fs_end(struct fs *fs)
 {
 	switch (fs->state) {
@@ -196,8 +216,7 @@ void fs_end(struct fs *fs)
 	case FS_ENDING:
 		log_msg(fs->log, LOG_LVL_WARN,
 			"ended at once: what was not written is lost");
-		fs->error = -EINTR;
-		stop(fs);
+		end_by_force(fs);
 		break;
 	case FS_ENDED:
 		break;

@@ -331,6 +331,7 @@ struct fs {
 	bool detached;		       /* the mount point is not ours now */
 	bool shutting_down, shut_down; /* the catalog is, has been */
 	bool can_free;		       /* the engine is at rest */
+	bool forced;		       /* nothing is waited for but pages */
 	int error;		       /* what to end with */
 };
 

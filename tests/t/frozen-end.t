@@ -61,6 +61,30 @@ ends terminate "SIGTERM, frozen, somebody waits" fsync
 ends unmount "fusermount3, the server is gone" sleep:9999 die
 ends terminate "SIGTERM, the server is gone" sleep:9999 die
 
+# A third signal waits for nothing; but while pages were still being written
+# the process could not be killed, and everybody with it.
+cp "$T/old" "$DISK"
+serve nbdkit
+mnt --write-behind=0 disk="$WHERE" || bail "mount"
+timeout 60 "$ops" "open:rw:$MNT/disk" map:0:1M "touch:$T/mapped" \
+	"await:$T/still" mapwrite:0x45 data:0 >"$T/steps" 2>&1 &
+pid=$!
+wait_until 20 test -e "$T/mapped"
+freeze
+touch "$T/still"
+sleep 0.5
+start_clock
+kill -TERM "$MNT_PID"
+kill -INT "$MNT_PID"
+kill -HUP "$MNT_PID"
+wait_until 20 _gone "$MNT_PID"
+ok $? "three signals, frozen: ended"
+ms=$(since)
+ok "[ $ms -lt 2500 ]" "at once ($ms ms)"
+wait $pid
+die
+fusermount3 -uqz "$MNT"
+
 # --------------------------------------------------------------- only slow
 
 # Zeroes are written, a megabyte at a time, which takes longer than --timeout
