@@ -162,14 +162,15 @@ static void pipe_stop(struct blockdev *dev)
 		finish(p, -EINTR);
 }
 
-/* It may be a file all the same, which is written in order. */
+/* It may be a file or a disk all the same, which is written in order. */
 static void pipe_finish(struct blockdev *dev, struct dev_io *io)
 {
 	struct pipe_dev *p = container_of(dev, struct pipe_dev, dev);
 	struct stat st;
 	int r = 0;
 
-	if (fstat(p->fd, &st) == 0 && S_ISREG(st.st_mode))
+	if (fstat(p->fd, &st) == 0 &&
+	    (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)))
 		r = file_finish(p->fd, io->flags & DEV_FLUSH);
 	io->done(io, r);
 }

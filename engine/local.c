@@ -90,6 +90,7 @@ static int look(struct local *l, struct error *err)
 	l->dev = st.st_dev;
 	l->ino = st.st_ino;
 	l->rdev = st.st_rdev;
+	l->type = st.st_mode & S_IFMT;
 	l->size = UINT64_MAX;
 	l->kind = LOCAL_PIPE;
 	if (S_ISREG(st.st_mode)) {
@@ -182,13 +183,15 @@ int local_size_now(const struct local *l, uint64_t *size)
 
 /* --------------------------------------------------------- destinations */
 
+/* Also where one of them is used in order only, as standard input in the middle
+ * of a file is. */
 static bool same(const struct local *a, const struct local *b)
 {
-	if (a->kind != b->kind || a->kind == LOCAL_PIPE)
+	if (a->type != b->type)
 		return false;
-	if (a->kind == LOCAL_BLOCK)
+	if (S_ISBLK(a->type))
 		return a->rdev == b->rdev;
-	return a->dev == b->dev && a->ino == b->ino;
+	return S_ISREG(a->type) && a->dev == b->dev && a->ino == b->ino;
 }
 
 static int too_small(struct error *err, const struct local *l, uint64_t size)

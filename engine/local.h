@@ -21,7 +21,8 @@ struct local {
 	int fd;			 /* -1: none */
 	const char *name;	 /* as given; the caller's */
 	uint64_t size;		 /* UINT64_MAX: not known */
-	uint64_t dev, ino, rdev; /* to recognise it */
+	uint64_t dev, ino, rdev; /* to recognise it, */
+	uint32_t type;		 /* S_IF*, also where it is used as a pipe */
 	bool fuse;		 /* on a FUSE file system */
 	bool read, write;
 	bool is_zero;  /* known to read as zero */

@@ -126,6 +126,13 @@ done
 (head -c 5000 >/dev/null; "$copy" - rest) <src
 cmp <(tail -c +5001 src) rest
 ok $? "from the middle of a file"
+cp src itself
+(head -c 5000 >/dev/null; "$copy" - itself) <itself 2>err
+is $? 1 "and not into that file"
+like "$(<err)" "itself: is the source itself" "which is said"
+(head -c 5000 >/dev/null; timeout 5 "$copy" - -) <itself >>itself 2>err
+is $? 1 "nor behind it"
+ok "cmp src itself" "it is what it was"
 mkfifo fifo
 cat src >fifo &
 run_ok -n "from a named pipe" "$copy" fifo from-fifo
@@ -261,6 +268,13 @@ if [ "$(id -u)" = 0 ] && losetup -f >/dev/null 2>&1; then
 	head -c 2M /dev/zero | tr '\0' x >disk
 	loop=$(losetup -f --show disk)
 	on_exit losetup -d "$loop"
+	{
+		head -c 4096 /dev/zero
+		traced "$loop" --flush src -
+	} 1<>"$loop"
+	is "$STATUS:$(call fsync)" "0:fsync(F) = 0" \
+		"the middle of a block device is flushed"
+	head -c 2M /dev/zero | tr '\0' x >"$loop"
 	traced "$loop" src "$loop"
 	is "$STATUS:$(sort calls)" \
 "0:fallocate(F, KEEP_SIZE|PUNCH_HOLE, 102400, 880640) = 0
