@@ -98,11 +98,11 @@ plain()
 	sed 's/.\x08//g'
 }
 
-# words: one a line, without the head, the foot, and what is only typography.
+# words: one a line, without the head, the foot, quotes, and typography.
 words()
 {
 	plain | sed -e '1,/^NAME/d' -e '$d' -e "s/\`/'/g" |
-		tr -s '[:space:]' '\n' | sed -e 's/^--$/-/' -e '/^$/d'
+		tr -s '[:space:]' '\n' | sed -e 's/^--$/-/' -e 's/"//g' -e '/^$/d'
 }
 
 check_program()
