@@ -4,7 +4,7 @@
 # Files, block devices and pipes as ends of nbdfs-copy: what is created, what
 # is refused, how zeroes are made, and the system calls that all this takes.
 
-# shellcheck disable=SC2002,SC2034,SC2119,SC2153 source=tests/lib.sh
+# shellcheck disable=SC2002,SC2034,SC2094,SC2119,SC2153 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 requires copy strace
 
