@@ -28,8 +28,11 @@ begin()
 	cp "$T/old" "$DISK"
 	serve nbd-server
 	# In its first moments it may leave a connection alone for long.
-	mnt -C 1 "$@" disk="$WHERE" || mnt -C 1 "$@" disk="$WHERE" ||
-		bail "mount"
+	local try
+	for try in 1 2 3 4 5; do
+		mnt -C 1 "$@" disk="$WHERE" && break
+	done
+	mounted "$MNT" || bail "mount, try $try"
 	F=$MNT/disk
 	cmp -n $((64 * 1024)) "$F" "$DISK" || fail "reads"
 	read -ra old < <(everyone | tail -n +2)
