@@ -123,10 +123,9 @@ static void owner_flushed(struct image_op *op, int error)
 	struct image_write *w = op->user;
 
 	/* What the flush has reached is not what was written. The handle has
-	 * been told of that as well, but its program hears it now: one that
-	 * writes with O_SYNC may never ask by fsync. */
+	 * been told of that as well, but its program hears it now. */
 	if (!error && w->sync.losses != op->img->losses) {
-		handle_error_take(w->op.h);
+		handle_error_hear(w->op.h);
 		error = -EIO;
 	}
 	op_finish(&w->op, error);

@@ -428,7 +428,8 @@ enum {
 /* Writes out. `error` is that of this drain or flush itself; the deferred
  * error is asked for separately. A FLUSH that fails is a deferred error of all
  * handles that may write, also of the one that asked for it, unless with
- * SYNC_OWN: `done` has told that one's program then. */
+ * SYNC_OWN: `done` has told that one's program then, if all that its handle
+ * has changed was to be stable. */
 struct image_sync {
 	struct image_op op;
 	unsigned flags;

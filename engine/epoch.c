@@ -88,8 +88,9 @@ static bool drained(const struct image *img, const struct image_sync *s)
 static void flush_failed(struct image *img, const struct image_sync *s,
 			 int error)
 {
-	image_defer_flush(img, error,
-			  s && (s->flags & SYNC_OWN) ? s->op.h : NULL);
+	bool told = s && (s->flags & SYNC_OWN) && s->op.h && !s->op.h->late;
+
+	image_defer_flush(img, error, told ? s->op.h : NULL);
 }
 
 static void flush_done(struct req *r, int error)

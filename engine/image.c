@@ -189,6 +189,11 @@ int handle_error_take(struct handle *h)
 	return error;
 }
 
+int handle_error_hear(struct handle *h)
+{
+	return h->late ? handle_error_peek(h) : handle_error_take(h);
+}
+
 bool handle_wrote(const struct handle *h)
 {
 	return h->wrote;

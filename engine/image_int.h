@@ -174,6 +174,7 @@ struct handle {
 	struct image *img;
 	unsigned flags;
 	bool wrote;
+	bool late; /* it has changes that nobody waited to be stable */
 	int error; /* deferred, not yet consumed */
 	struct readahead ra;
 	TAILQ_ENTRY(handle) link;
@@ -269,6 +270,10 @@ void image_defer_flush(struct image *img, int error,
 /* The same of a range, which who waits for zeroes there hears of, too. */
 void image_defer_range(struct image *img, uint64_t start, uint64_t end,
 		       int error);
+/* The program of h hears of the deferred error by a request that was to be
+ * stable, and may never call fsync: 0 or -errno, consumed thereby, unless h has
+ * changes that are not said to be lost by this. */
+int handle_error_hear(struct handle *h);
 void op_init(struct image_op *op, enum op_kind kind);
 void op_park(struct image_op *op, struct op_list *list);
 void op_unpark(struct image_op *op);

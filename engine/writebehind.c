@@ -305,6 +305,7 @@ void image_write(struct image_write *w)
 		return;
 	}
 	h->wrote = true;
+	h->late |= !(w->flags & WRITE_SYNC);
 	error = take_data(w);
 	if (error)
 		op_finish(&w->op, error);

@@ -334,7 +334,7 @@ static void zero_synced(struct image_op *op, int error)
 	/* What was acknowledged before is stable now, or never; and nobody
 	 * may ask for it by fsync. */
 	if (!error && (z->flags & ZERO_SYNC) && z->op.h)
-		error = handle_error_take(z->op.h);
+		error = handle_error_hear(z->op.h);
 	else if (!error)
 		error = z->op.error;
 	op_finish(&z->op, error);
@@ -385,6 +385,8 @@ void image_zero(struct image_zero *z)
 		error = -EROFS;
 	else if (h && h->error && !(z->flags & ZERO_ANYWAY))
 		error = h->error;
+	else if (h && !(z->flags & ZERO_SYNC))
+		h->late = true;
 	if (error || z->len == 0)
 		zero_finish(z, error);
 	else if (!dirty_has_place(img))

@@ -569,7 +569,8 @@ stop_server()
 # kill_server [PID]: dies without a word.
 kill_server()
 {
-	kill -KILL "${1:-$SERVER_PID}" 2>/dev/null
+	# It may have ended, and its number be that of another process.
+	! _is_ours "${1:-$SERVER_PID}" || kill -KILL "${1:-$SERVER_PID}"
 	wait_until 5 _gone "${1:-$SERVER_PID}"
 }
 

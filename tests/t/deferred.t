@@ -128,6 +128,7 @@ start_nbdkit eval get_size="stat -Lc %s $T/disk" \
 	pwrite="dd of=$T/disk seek=\$4 conv=notrunc oflag=seek_bytes \
 		status=none" \
 	can_write="exit 0" can_zero="exit 0" can_flush="exit 0" zero="exit 0" \
+	can_fua="echo none" \
 	flush="echo >>$T/flushes; [ ! -e $bad ] || { echo EIO bad >&2; exit 1; }"
 mnt disk="$URI" || bail "mount"
 F=$MNT/disk
@@ -164,6 +165,10 @@ close 0;close 0;" "the last close of one is heard by the other" \
 steps "open 0;open 0;punch 0;close EIO;fsync EIO;fsync 0;close 0;" \
 	"zeroes, too" slot:1 "open:rw:$F" slot:0 "open:rw:$F" punch:1M:1M \
 	"touch:$bad" close "remove:$bad" slot:1 fsync fsync close
+steps "open 0;write 4096;dsync EIO;write EIO;fsync EIO;fsync 0;close 0;" \
+	"RWF_DSYNC does not speak for what was written before" \
+	"open:rw:$F" write:0:4K:1 "touch:$bad" dsync:4K:4K:1 "remove:$bad" \
+	write:0:4K:1 fsync fsync close
 steps "open 0;open 0;write EIO;write 4096;punch EIO;punch 0;close 0;write EIO;\
 fsync EIO;close 0;" "what O_SYNC does fails itself; that is all" \
 	slot:1 "open:rw:$F" slot:0 "open:rw,sync:$F" \

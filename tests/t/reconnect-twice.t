@@ -123,6 +123,16 @@ steps "open 0;write EIO;fsync 0;write 65536;fsync 0;close 0;" \
 	fsync close
 steps "open 0;zero EIO;fsync 0;close 0;" "so with zeroes" \
 	"open:rw,sync:$F" "touch:$T/here" zero:0:64K fsync close
+# What was written before, without waiting, may be lost as well: that is told by
+# an fsync, and the write with RWF_DSYNC does not stand for it.
+steps "open 0;write 65536;dsync EIO;write EIO;fsync EIO;write 65536;fsync 0;\
+close 0;" "an earlier write, then RWF_DSYNC" \
+	"open:rw:$F" write:0:64K:7 "touch:$T/here" dsync:64K:64K:5 \
+	write:0:64K:8 fsync write:0:64K:9 fsync close
+steps "open 0;truncate 0;write EIO;fsync EIO;fsync 0;close 0;" \
+	"a truncation, then O_SYNC" \
+	"open:rw,sync:$F" truncate:64K "touch:$T/here" write:0:64K:5 fsync \
+	fsync close
 ok "umnt '$MNT'" "unmounted"
 stop_server
 done_testing
