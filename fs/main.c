@@ -23,6 +23,7 @@ struct mount {
 	struct fs_options *opts;
 	struct daemon *daemon;
 	bool single_file; /* over a regular file */
+	bool abandoned;	  /* ended by force: not all is freed */
 	struct loop_watch signals;
 };
 
@@ -215,6 +216,7 @@ static void mount_free(struct mount *m)
 	fs_session_unmount(fs);
 	workers_free(fs->helpers);
 	workers_free(fs->growers);
+	m->abandoned = busy;
 	if (busy)
 		return;
 	fs_session_free(fs);
@@ -271,7 +273,9 @@ static int serve(struct mount *m)
 	return r < 0 ? 1 : 0;
 }
 
-static int mount_all(struct fs_options *opts)
+/* *abandoned: something could not be freed, and the process must end by
+ * _exit(2). */
+static int mount_all(struct fs_options *opts, bool *abandoned)
 {
 	struct error err = { .text = "" };
 	struct daemon daemon;
@@ -296,10 +300,12 @@ static int mount_all(struct fs_options *opts)
 		m->fs.log = &daemon.log;
 		m->fs.mountpoint = path;
 		status = serve(m);
+		*abandoned = m->abandoned;
 	}
 	if (!m)
 		status = 1;
-	free(m);
+	if (!*abandoned)
+		free(m);
 	free(path);
 	daemon_free(&daemon);
 	return status;
@@ -325,6 +331,7 @@ int main(int argc, char **argv)
 {
 	struct fs_options opts;
 	struct error err;
+	bool abandoned = false;
 	int status;
 
 	if (fs_options_parse(&opts, argc, argv, &err) < 0) {
@@ -339,7 +346,9 @@ int main(int argc, char **argv)
 	else if (opts.list)
 		status = fs_list(&opts);
 	else
-		status = mount_all(&opts);
+		status = mount_all(&opts, &abandoned);
 	fs_options_free(&opts);
+	if (abandoned)
+		_exit(status);
 	return status;
 }
