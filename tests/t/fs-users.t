@@ -67,12 +67,6 @@ cat >"$T/inside" <<'EOF'
 set -e
 T=$1 URI=$2 ID=$3 NBDFS=$4
 export NBDFS_TEST_DIR=$T
-# A namespace has copies of all mounts, which would keep those of other tests
-# from ending.
-awk '/ - fuse[^ ]* / { print $5 }' /proc/self/mountinfo |
-	while read -r mount; do
-		umount -l "$mount" || :
-	done
 mount --bind "$T/dev/fuse" /dev/fuse
 cat >"$T/user" <<'EOI'
 set -e
@@ -111,7 +105,7 @@ exec setpriv --reuid="$ID" --regid="$ID" --clear-groups \
 	sh "$T/user" "$T/alice" "$URI" "$NBDFS"
 EOF
 if unshare -m true 2>/dev/null && [ -c "$T/dev/fuse" ]; then
-	run unshare -m --propagation slave sh "$T/inside" "$T" "$URI" \
+	run "$ROOT/tests/apart" sh "$T/inside" "$T" "$URI" \
 		"$ALICE" "$NBDFS"
 	like "$OUT" "^$ALICE $ALICE 600" "a user mounts, and owns the files"
 	like "$OUT" "unmounted" "reads, writes, and unmounts"

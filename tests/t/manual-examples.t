@@ -7,7 +7,7 @@
 # is a folder of the test instead.
 
 if [ -z "$EXAMPLES_APART" ] && [ "$(id -u)" = 0 ] && unshare -mn true; then
-	EXAMPLES_APART=1 exec unshare -mn --propagation slave bash "$0" "$@"
+	EXAMPLES_APART=1 exec "$(dirname "$0")/../apart" -n bash "$0" "$@"
 fi
 # shellcheck disable=SC2119 source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -32,12 +32,6 @@ python3 - <<-'END' || bail "no loopback interface"
 	# SIOCSIFFLAGS: IFF_UP
 	fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 1))
 END
-# A namespace has copies of all mounts, which would keep those of other tests
-# from ending.
-awk '/ - fuse[^ ]* / { print $5 }' /proc/self/mountinfo |
-	while read -r mount; do
-		umount -l "$mount" 2>/dev/null
-	done
 {
 	echo "127.0.0.1 localhost"
 	for i in "${!hosts[@]}"; do
