@@ -130,11 +130,6 @@ static unsigned *op_asked(struct image_op *op)
 	return &container_of(op, struct image_extent, op)->asked;
 }
 
-static void smooth(uint64_t *avg, uint64_t sample)
-{
-	*avg = *avg ? (*avg * 7 + sample) / 8 : sample;
-}
-
 /* Where extents are short the next questions are about less. */
 static void adapt_span(const struct question *q)
 {
@@ -143,8 +138,8 @@ static void adapt_span(const struct question *q)
 
 	if (mean == 0)
 		return;
-	q->img->ask_span = 0;
-	if (mean < UINT64_MAX / ASK_EXTENTS)
+	q->img->ask_span = UINT64_MAX;
+	if (mean < UINT64_MAX / 2 / ASK_EXTENTS)
 		q->img->ask_span = align_up(mean * ASK_EXTENTS, ASK_ALIGN);
 }
 
@@ -263,8 +258,7 @@ bool status_ask(struct image *img, uint64_t pos)
 {
 	bool waits;
 	struct question *q = begin_ask(img, pos, &waits);
-	uint64_t left = img->ask_span ? img->ask_span : UINT64_MAX;
-	uint64_t len;
+	uint64_t left = img->ask_span, len;
 
 	if (!q)
 		return waits;
@@ -304,7 +298,7 @@ void status_scan(struct image *img)
 	if (!q || pos >= img->size)
 		return;
 	img->scan_left--;
-	ask(q, pos, img->ask_span ? img->ask_span : UINT64_MAX, REQ_BACKGROUND);
+	ask(q, pos, img->ask_span, REQ_BACKGROUND);
 }
 
 void status_forget(struct image *img)
@@ -317,6 +311,7 @@ void status_forget(struct image *img)
 
 void status_init(struct image *img)
 {
+	img->ask_span = UINT64_MAX;
 	for (unsigned i = 0; i < QUESTIONS; i++)
 		img->question[i].img = img;
 }

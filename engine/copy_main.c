@@ -6,20 +6,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cli.h"
 #include "util.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
 
 /* Any thread. */
 static void take_line(void *arg, enum log_level level, const char *line)
@@ -53,18 +43,6 @@ static int print_and_end(const struct cli *cli)
 	else
 		opts_dump(cli_table, stdout);
 	return CLI_OK;
-}
-
-/* What was read from a disk is not to be found in a core file. */
-static void forbid_core(void)
-{
-	struct rlimit none = { 0, 0 };
-
-	setrlimit(RLIMIT_CORE, &none);
-#ifndef SANITIZED
-	/* A limit does not keep a core from a program that takes cores. */
-	prctl(PR_SET_DUMPABLE, 0);
-#endif
 }
 
 /* How many lanes there can be, and what each of them gets. */
@@ -114,7 +92,7 @@ int main(int argc, char **argv)
 	} else {
 		if (cli.verbose)
 			cli.log.level = LOG_LVL_DEBUG;
-		forbid_core();
+		process_forbid_core();
 		share_out(&cli);
 		/* Errors come from write(), not as the end of the program. */
 		signal(SIGPIPE, SIG_IGN);

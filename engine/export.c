@@ -107,17 +107,17 @@ static bool redo(struct export *x, struct req *r)
 static bool split(struct export *x, struct req *r, int error)
 {
 	uint64_t half = align_down(r->len / 2, x->caps.min_block);
+	uint64_t *limit = &x->data_limit[r->kind == REQ_WRITE];
 
 	if (error != -EOVERFLOW || r->cut || x->aborted ||
 	    (r->kind != REQ_READ && r->kind != REQ_WRITE))
 		return false;
 	if (half < max_u64(SPLIT_MIN, x->caps.min_block)) {
 		/* It is not the length. */
-		x->data_limit[r->kind == REQ_WRITE] = UINT64_MAX;
+		*limit = UINT64_MAX;
 		return false;
 	}
-	if (half < x->data_limit[r->kind == REQ_WRITE])
-		x->data_limit[r->kind == REQ_WRITE] = half;
+	*limit = min_u64(*limit, half);
 	r->cut = r->first = true;
 	r->error = 0;
 	r->next = r->offset;

@@ -201,7 +201,7 @@ struct image {
 	/* clean */
 	struct extent_map *clean; /* made at the first open */
 	struct question question[QUESTIONS];
-	uint64_t ask_span;	     /* bytes to ask about at once; 0: any */
+	uint64_t ask_span;	     /* bytes to ask about at once */
 	struct op_list askers;	     /* wait for an answer of any */
 	struct loop_timer ask_timer; /* some have waited long enough */
 	bool zeroing_waits;	     /* so does the zeroing of pending zeroes */
@@ -281,6 +281,11 @@ void op_finish(struct image_op *op, int error);
 /* Goes on with everything on the list, which is emptied first. */
 void op_wake_all(struct op_list *list);
 uint64_t image_now(const struct image *img);
+/* How long answers take: an average that follows; 0: none yet. */
+static inline void smooth(uint64_t *avg, uint64_t sample)
+{
+	*avg = *avg ? (*avg * 7 + sample) / 8 : sample;
+}
 
 /* blockstatus.c */
 void status_init(struct image *img);
@@ -353,9 +358,9 @@ void image_pump(struct image *img);
 /* True if the dirty layer may have one more range, whatever its length. */
 bool dirty_has_place(const struct image *img);
 void writers_unblock(struct image *img);
-/* Queued bytes have reached the server: for the window. */
 /* What a write that was queued is cut into; 0: nothing. */
 uint32_t write_piece(const struct image *img);
+/* Queued bytes have reached the server: for the window. */
 void writes_sent(struct image *img, uint64_t len, uint64_t sent);
 
 /* align.c: commands in flight, read-modify-write */

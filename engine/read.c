@@ -113,11 +113,6 @@ static void piece_ready(struct read_piece *p, struct chunk *c);
 static void piece_failed(struct read_piece *p, bool direct, bool lost,
 			 int error);
 
-static void smooth(uint64_t *avg, uint64_t sample)
-{
-	*avg = *avg ? (*avg * 7 + sample) / 8 : sample;
-}
-
 static void chunk_done(struct req *r, int error)
 {
 	struct chunk *c = container_of(r, struct chunk, req);

@@ -325,6 +325,7 @@ const struct conn_ops export_conn_ops = {
 	.broken = on_broken,
 	.closed = on_closed,
 };
+
 /* Nothing is connected: begin, or fail what came if that is hopeless. */
 void export_wake(struct export *x)
 {

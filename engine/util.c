@@ -4,9 +4,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "util.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
 
 /* Digits from *text on, which is moved behind them. -EINVAL without any. */
 static int parse_digits(const char **text, uint64_t *n)
@@ -202,4 +212,15 @@ int path_make_absolute(char **path)
 	free(*path);
 	*path = full;
 	return 0;
+}
+
+void process_forbid_core(void)
+{
+	struct rlimit none = { 0, 0 };
+
+	setrlimit(RLIMIT_CORE, &none);
+#ifndef SANITIZED
+	/* A limit does not keep a core from a program that takes cores. */
+	prctl(PR_SET_DUMPABLE, 0);
+#endif
 }

@@ -72,6 +72,10 @@ int file_finish(int fd, bool stable);
  * or why the working folder is not known; then *path is as it was. */
 int path_make_absolute(char **path);
 
+/* What was read from a disk is not to be found in a core file of this process:
+ * there will be none. */
+void process_forbid_core(void);
+
 /* Parses a size: digits and an optional K, M, G, T, P, E (powers of 1024,
  * either case). 0, or -EINVAL, or -ERANGE. */
 int parse_size(const char *text, uint64_t *size);

@@ -6,22 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
 
 #include "daemon.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
+#include "util.h"
 
 /* -------------------------------------------------------------- messages */
 
@@ -116,8 +107,6 @@ static void open_standard_files(void)
 
 void daemon_clean_process(bool debug)
 {
-	struct rlimit none = { 0, 0 };
-
 	open_standard_files();
 	if (close_range(STDERR_FILENO + 1, ~0u, 0) < 0) {
 		int fd, max = (int)sysconf(_SC_OPEN_MAX);
@@ -126,13 +115,8 @@ void daemon_clean_process(bool debug)
 			close(fd);
 	}
 	signal(SIGPIPE, SIG_IGN);
-	if (debug)
-		return;
-	setrlimit(RLIMIT_CORE, &none);
-#ifndef SANITIZED
-	/* A limit does not keep a core from a program that takes cores. */
-	prctl(PR_SET_DUMPABLE, 0);
-#endif
+	if (!debug)
+		process_forbid_core();
 }
 
 /* ------------------------------------------------------------ background */
